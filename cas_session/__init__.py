@@ -1,0 +1,1 @@
+"""Conversation storage for agent servers that survives concurrent compaction."""

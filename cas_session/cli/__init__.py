@@ -1,0 +1,1 @@
+"""The cas-session command."""

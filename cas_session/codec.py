@@ -1,0 +1,145 @@
+"""Items to JSON text and back: the only JSON of stored items. What went in comes out, or is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cas_session.errors import ItemDecodingError, ItemEncodingError
+from cas_session.snapshot import Item
+
+MAX_DEPTH = 200  # levels, the item itself is the first
+DIGEST_BYTES = 16
+
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_dump_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Items as the database keeps them.
+
+    Attributes:
+        texts: One JSON object each, valid UTF-8, no raw NUL.
+        sizes: The UTF-8 bytes of each text.
+    """
+
+    texts: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """UTF-8 bytes of all texts together."""
+        return sum(self.sizes)
+
+
+def encode(items: Sequence[Item]) -> Encoded:
+    """Encode a list of JSON objects, keys in their order.
+
+    Raises:
+        ItemEncodingError: It is no list, or an item is not a JSON object: the index and the path say which.
+    """
+    if not isinstance(items, list | tuple):
+        raise ItemEncodingError(0, "", f"items must be a list of JSON objects, not {type(items).__name__}")
+    texts = [_encode_one(index, item) for index, item in enumerate(items)]
+    sizes = [len(text) if text.isascii() else len(text.encode()) for text in texts]
+    return Encoded(tuple(texts), tuple(sizes))
+
+
+def decode(session_id: str, rows: Iterable[tuple[int, str]]) -> list[Item]:
+    """Decode stored rows of (seq, text).
+
+    Raises:
+        ItemDecodingError: A row is no JSON object. None is skipped.
+    """
+    items: list[Item] = []
+    for seq, text in rows:
+        try:
+            item = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ItemDecodingError(session_id, seq, str(error)) from error
+        if not isinstance(item, dict):
+            raise ItemDecodingError(session_id, seq, f"a JSON {type(item).__name__} is no item")
+        items.append(item)
+    return items
+
+
+def digest(texts: Iterable[str], *, key: str) -> bytes:
+    """The BLAKE2b digest of encoded items, keyed so that equal items of two writes differ."""
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    state.update(key.encode())
+    for text in texts:
+        state.update(b"\0")  # no text holds a raw NUL
+        state.update(text.encode())
+    return state.digest()
+
+
+def _encode_one(index: int, item: Any) -> str:
+    if not isinstance(item, dict):
+        raise ItemEncodingError(index, "", f"an item is a JSON object (a dict), not {type(item).__name__}")
+    try:
+        text = _dump(item)
+        if not text.isascii() and not _is_utf8(text):
+            text = _dump_ascii(item)  # a lone surrogate has no UTF-8, its escape has
+        # json writes tuples as lists and turns keys into strings: what does not come back equal is refused.
+        if json.loads(text) != item or _may_be_deep(text):
+            _refuse(index, item)
+    except (TypeError, ValueError, RecursionError) as error:
+        if not isinstance(error, ItemEncodingError):
+            _refuse(index, item, error)
+        raise
+    return text
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _may_be_deep(text: str) -> bool:
+    return text.count("{") + text.count("[") > MAX_DEPTH
+
+
+def _refuse(index: int, item: Item, error: Exception | None = None) -> None:
+    """Find what is wrong and raise; return if a closer look finds nothing (braces inside strings)."""
+    for path, why in _faults(item):
+        raise ItemEncodingError(index, path, why) from error
+    if error is not None:
+        raise ItemEncodingError(index, "", str(error)) from error
+
+
+def _faults(item: Item) -> Iterator[tuple[str, str]]:
+    todo: list[tuple[str, Any, int]] = [("", item, 1)]
+    while todo:
+        path, value, depth = todo.pop()
+        if isinstance(value, dict | list) and depth > MAX_DEPTH:
+            yield path, f"nested deeper than {MAX_DEPTH} levels"
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    yield path, f"the key {key!r} is {type(key).__name__}, JSON keys are strings"
+                todo.append((f"{path}.{key}" if path else str(key), inner, depth + 1))
+        elif isinstance(value, list):
+            todo.extend((f"{path}[{at}]", inner, depth + 1) for at, inner in enumerate(value))
+        elif isinstance(value, float):
+            if value != value or value in (float("inf"), float("-inf")):
+                yield path, f"{value} is no JSON number"
+        elif isinstance(value, int):
+            if why := _unprintable(value):
+                yield path, why
+        elif value is not None and not isinstance(value, str):
+            yield path, f"{type(value).__name__} is no JSON value"
+
+
+def _unprintable(number: int) -> str | None:
+    try:
+        str(number)
+    except ValueError as error:
+        return str(error)
+    return None

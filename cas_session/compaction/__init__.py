@@ -1,0 +1,1 @@
+"""Compaction: plan, cut, call a compactor with nothing held, judge, replace the prefix."""
