@@ -32,7 +32,7 @@ class Version(int):
 
     __str__ = int.__repr__
 
-    def __getnewargs__(self) -> tuple[int, str]:
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]  # int names one argument
         return int(self), self.nonce
 
     @property
