@@ -1,0 +1,1 @@
+"""Stand-ins and checks for tests: the local model endpoint, doubles, the conformance suite."""

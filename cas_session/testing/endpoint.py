@@ -1,0 +1,668 @@
+"""A local HTTP endpoint that speaks POST /v1/responses and /v1/responses/compact, real wire format included.
+
+One implementation for the demonstration and for all tests, reached through the real clients. It is as strict
+as the API that it stands for (see `strict`), and it can fail, be slow and be stopped on demand.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import uvicorn
+from openai.types.responses.response_compact_params import ResponseCompactParams
+from openai.types.responses.response_create_params import ResponseCreateParams
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from cas_session.testing.strict import (
+    InvalidRequestError,
+    Item,
+    check_items,
+    check_links,
+    check_parameters,
+    item_type,
+)
+
+Path = Literal["responses", "compact"]
+
+PATHS: dict[str, Path] = {"/v1/responses": "responses", "/v1/responses/compact": "compact"}
+ID_PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
+BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text
+DELTA_CHARS = 16  # of a text in one streamed event
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, zero seconds: close() sends RST
+
+
+@dataclass(eq=False)
+class LoggedRequest:
+    """One request, logged when it arrives.
+
+    `status` is what was answered: None while there is no answer, and for good if the connection broke
+    instead. `billed` says whether the model's work was done, answered or not.
+    """
+
+    path: str
+    headers: Mapping[str, str]
+    body: dict[str, Any] | None
+    status: int | None = None
+    billed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What one request gets instead of its answer. `billed=True`: after the model's work was done."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: Literal["reset", "truncate", "hang"] | None = None
+    billed: bool = False
+
+    @classmethod
+    def error(cls, status: int, *, code: str | None = None, message: str = "A fault on demand.") -> Self:
+        """Any status, with the API's error body."""
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        error = {"message": message, "type": kind, "param": None, "code": code}
+        return cls(status=status, body=_json({"error": error}))
+
+    @classmethod
+    def server_error(cls) -> Self:
+        """HTTP 500."""
+        return cls.error(500, message="The server had an error while processing your request.")
+
+    @classmethod
+    def rate_limited(cls, *, retry_after_s: float = 1) -> Self:
+        """HTTP 429 with Retry-After."""
+        limited = cls.error(429, code="rate_limit_exceeded", message="Rate limit reached.")
+        return replace(limited, headers={"retry-after": f"{retry_after_s:g}"})
+
+    @classmethod
+    def context_too_long(cls) -> Self:
+        """HTTP 400, the input does not fit the model's context window."""
+        message = "Your input exceeds the context window of this model."
+        return cls.error(400, code="context_length_exceeded", message=message)
+
+    @classmethod
+    def not_found(cls) -> Self:
+        """The plain 404 of a server that has no such endpoint."""
+        return cls(status=404, body=b"404 page not found", content_type="text/plain")
+
+    @classmethod
+    def not_allowed(cls) -> Self:
+        """The plain 405 of a server that knows the path for another method."""
+        return cls(status=405, body=b"Method Not Allowed", content_type="text/plain")
+
+    @classmethod
+    def output(cls, output: object) -> Self:
+        """A compaction whose `output` is this value: an empty list, None, something that is no list."""
+        body = {"id": _new_id("resp"), "object": "response.compaction", "created_at": int(time.time())}
+        return cls(body=_json(body | {"output": output, "usage": _usage(0, 0)}), billed=True)
+
+    @classmethod
+    def empty_object(cls) -> Self:
+        """HTTP 200 with the body {}."""
+        return cls(body=b"{}", billed=True)
+
+    @classmethod
+    def not_json(cls) -> Self:
+        """HTTP 200 that says it is JSON, and is not."""
+        return cls(body=b"<html>upstream request timeout</html>", billed=True)
+
+    @classmethod
+    def truncated(cls) -> Self:
+        """The right answer, of which half arrives before the connection closes."""
+        return cls(cut="truncate", billed=True)
+
+    @classmethod
+    def reset(cls, *, billed: bool = False) -> Self:
+        """The connection is reset before any byte of an answer."""
+        return cls(cut="reset", billed=billed)
+
+    @classmethod
+    def hang(cls) -> Self:
+        """No answer ever; the request ends when the client goes away."""
+        return cls(cut="hang")
+
+    def instead_of(self, answer: Response | None) -> Response:
+        """The response that goes out; `answer` is the right one where the work was done."""
+        if self.cut is not None:
+            return _CutResponse(self.cut, answer)
+        return Response(self.body, self.status, headers=dict(self.headers), media_type=self.content_type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What the model says to one request: its output items, without the ids that the server gives.
+
+    The token counts override the estimates in `usage`.
+    """
+
+    output: tuple[Item, ...]
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+    @classmethod
+    def of(cls, *output: Item) -> Self:
+        """Any items in this order, from the functions below or as dictionaries."""
+        return cls(output=output)
+
+    @classmethod
+    def text(cls, text: str, *, reasoning: str | None = None) -> Self:
+        """An assistant message, after a reasoning item if there is a summary for it."""
+        return cls.of(*_thought(reasoning), message(text))
+
+    @classmethod
+    def calls(cls, *calls: tuple[str, Mapping[str, Any]], reasoning: str | None = None) -> Self:
+        """Function calls, several of them in parallel: ("get_weather", {"city": "Oslo"}), ..."""
+        return cls.of(*_thought(reasoning), *(function_call(name, **given) for name, given in calls))
+
+
+def message(text: str) -> Item:
+    """An assistant message."""
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "message", "status": "completed", "role": "assistant", "content": [part]}
+
+
+def function_call(name: str, /, **arguments: Any) -> Item:
+    """A call of a function tool."""
+    return {
+        "type": "function_call",
+        "status": "completed",
+        "name": name,
+        "arguments": json.dumps(arguments),
+        "call_id": _new_id("call"),
+    }
+
+
+def reasoning(summary: str) -> Item:
+    """A reasoning item; what the model says next is bound to it."""
+    return {"type": "reasoning", "summary": [{"type": "summary_text", "text": summary}]}
+
+
+class Hold:
+    """Requests on one path, stopped before they are answered."""
+
+    def __init__(self) -> None:
+        self._arrivals: asyncio.Queue[LoggedRequest] = asyncio.Queue()
+        self._released = asyncio.Event()
+
+    async def arrived(self, *, timeout_s: float = 10.0) -> LoggedRequest:
+        """The next request that is held, each one once, in the order of arrival.
+
+        Raises:
+            TimeoutError: None came; a test that waits for ever would not say why.
+        """
+        async with asyncio.timeout(timeout_s):
+            return await self._arrivals.get()
+
+    def release(self) -> None:
+        """Let the held requests go on, and later ones through."""
+        self._released.set()
+
+    async def keep(self, request: LoggedRequest) -> None:
+        """Stop this request until the release."""
+        self._arrivals.put_nowait(request)
+        await self._released.wait()
+
+
+class ResponsesEndpoint:
+    """The endpoint; it listens on loopback while its `async with` block runs.
+
+    Args:
+        latency_s: How long /responses takes; may be set at any time, like the next one.
+        compact_latency_s: How long /responses/compact takes.
+        keep_user_messages: False gives the compaction item alone, as some providers do.
+        padding_bytes: By how much the opaque content is longer than it has to be.
+    """
+
+    def __init__(
+        self,
+        *,
+        latency_s: float = 0.0,
+        compact_latency_s: float = 0.0,
+        keep_user_messages: bool = True,
+        padding_bytes: int = 0,
+    ) -> None:
+        self.latency_s = latency_s
+        self.compact_latency_s = compact_latency_s
+        self.keep_user_messages = keep_user_messages
+        self.padding_bytes = padding_bytes
+        self.requests: list[LoggedRequest] = []
+        self.base_url = ""
+        self._key = secrets.token_bytes()
+        self._faults: dict[Path, deque[Fault]] = {"responses": deque(), "compact": deque()}
+        self._holds: dict[Path, list[Hold]] = {"responses": [], "compact": []}
+        self._replies: deque[Reply] = deque()
+        self._sealed: dict[str, list[Item]] = {}
+        self._stored: dict[str, list[Item]] = {}
+        self._made_with: dict[str, str] = {}
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def compact_requests(self) -> list[LoggedRequest]:
+        """Those of the logged requests that asked for a compaction."""
+        return [request for request in self.requests if PATHS.get(request.path) == "compact"]
+
+    def fail_next(self, fault: Fault, *, path: Path, times: int = 1) -> None:
+        """Let the next requests on the path fail; a client that retries uses up one each time."""
+        self._faults[path].extend([fault] * times)
+
+    def reply_with(self, *replies: Reply) -> None:
+        """Say what the model replies to the next requests of /responses, in this order.
+
+        Without any it tells what it heard last: "You said: hello".
+        """
+        self._replies.extend(replies)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, path: Path) -> AsyncIterator[Hold]:
+        """Stop the requests on the path before they are answered, at the latest until the block ends."""
+        hold = Hold()
+        self._holds[path].append(hold)
+        try:
+            yield hold
+        finally:
+            hold.release()
+            self._holds[path].remove(hold)
+
+    def seal(self, items: Sequence[Item]) -> str:
+        """Opaque content that stands for these items, as this server alone makes and reads it."""
+        code = hmac.new(self._key, _json(items), hashlib.sha256).hexdigest()
+        sealed = f"gAAAAA{code}{'A' * self.padding_bytes}=="
+        self._sealed[sealed] = list(items)
+        return sealed
+
+    def unseal(self, encrypted_content: str) -> list[Item]:
+        """All items that an opaque content covers, oldest first, through earlier compactions.
+
+        Raises:
+            InvalidRequestError: This server did not make it.
+        """
+        if encrypted_content not in self._sealed:
+            raise InvalidRequestError(
+                f"The encrypted content {encrypted_content[:4]}...{encrypted_content[-4:]} could not be"
+                " verified. Reason: Encrypted content could not be decrypted or parsed.",
+                code="invalid_encrypted_content",
+            )
+        return list(self._sealed[encrypted_content])
+
+    async def __aenter__(self) -> Self:
+        app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["GET", "POST", "DELETE"])])
+        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
+        config.load()
+        connect = partial(_Connection, config=config, server_state=self._state, app_state={})
+        self._server = await asyncio.get_running_loop().create_server(connect, host="127.0.0.1", port=0)
+        self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _serve(self, request: Request) -> Response:
+        text = await request.body()
+        try:
+            body = json.loads(text)
+        except ValueError:
+            body = None
+        logged = LoggedRequest(
+            request.url.path, dict(request.headers), body if isinstance(body, dict) else None
+        )
+        self.requests.append(logged)
+        response = await _unless_gone(request, self._answer(logged, request.method))
+        logged.status = None if isinstance(response, _CutResponse) else response.status_code
+        return response
+
+    async def _answer(self, logged: LoggedRequest, method: str) -> Response:
+        path = PATHS.get(logged.path)
+        if path is None or method != "POST":
+            return _refusal(InvalidRequestError(f"Invalid URL ({method} {logged.path})", status=404))
+        fault = self._faults[path].popleft() if self._faults[path] else None
+        for hold in list(self._holds[path]):
+            await hold.keep(logged)
+        await asyncio.sleep(self.compact_latency_s if path == "compact" else self.latency_s)
+        if fault is not None and not fault.billed:
+            return fault.instead_of(None)
+        try:
+            answer = self._work(path, logged.body)
+        except InvalidRequestError as error:
+            return _refusal(error)
+        logged.billed = True
+        return fault.instead_of(answer) if fault is not None else answer
+
+    def _work(self, path: Path, body: dict[str, Any] | None) -> Response:
+        if body is None:
+            raise InvalidRequestError("We could not parse the JSON body of your request.")
+        if path == "compact":
+            return JSONResponse(self._compact(body))
+        response = self._respond(body)
+        if body.get("stream"):
+            return StreamingResponse(_server_sent(response), media_type="text/event-stream; charset=utf-8")
+        return JSONResponse(response)
+
+    def _compact(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_parameters(body, ResponseCompactParams)
+        context = self._context(body)
+        kept = [_as_returned(item) for item in context if _is_from_user(item)]
+        output = [*(kept if self.keep_user_messages else ()), self._compaction_item(context)]
+        return {
+            "id": _new_id("resp"),
+            "object": "response.compaction",
+            "created_at": int(time.time()),
+            "output": output,
+            "usage": _usage(_tokens(context), _tokens(output)),
+        }
+
+    def _respond(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_parameters(body, ResponseCreateParams)
+        context = self._context(body)
+        if item_type(context[-1]) == "compaction_trigger":
+            reply = Reply.of(self._compaction_item(context[:-1]))
+        else:
+            reply = self._replies.popleft() if self._replies else _echo(context[-1])
+        output = [self._identified(item) for item in reply.output]
+        self._bind_to_reasoning(output)
+        if any(_tokens(context) > limit for limit in _compact_thresholds(body)):
+            output.insert(0, self._compaction_item(context))
+        usage = _usage(
+            _tokens(context) if reply.input_tokens is None else reply.input_tokens,
+            _tokens(output) if reply.output_tokens is None else reply.output_tokens,
+        )
+        response = _response_object(body, output, usage)
+        if body.get("store") is not False:
+            self._stored[response["id"]] = [*context, *output]
+        return response
+
+    def _context(self, body: dict[str, Any]) -> list[Item]:
+        """Everything that the model would see, the stored chain first, once all of it is found valid."""
+        given = body.get("input") or []
+        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+        check_items(items)
+        previous = body.get("previous_response_id")
+        if previous is not None and previous not in self._stored:
+            raise InvalidRequestError(
+                f"Previous response with id '{previous}' not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        context = [*(self._stored[previous] if previous is not None else ()), *items]
+        if not context:
+            raise InvalidRequestError(
+                "One of 'input' or 'previous_response_id' must be provided.",
+                param="input",
+                code="missing_required_parameter",
+            )
+        for item in items:
+            if item.get("encrypted_content") is not None:
+                self.unseal(item["encrypted_content"])
+        check_links(context, self._made_with)
+        return context
+
+    def _compaction_item(self, context: Sequence[Item]) -> Item:
+        return {
+            "type": "compaction",
+            "id": _new_id("cmp"),
+            "encrypted_content": self.seal(self._covered(context)),
+            "created_by": "server",
+        }
+
+    def _covered(self, context: Sequence[Item]) -> list[Item]:
+        """The items of the context with every compaction item replaced by what it covers.
+
+        The user messages that a compaction kept verbatim stand before it and are inside it: once is enough.
+        """
+        covered: list[Item] = []
+        for item in context:
+            if item_type(item) != "compaction":
+                covered.append(item)
+                continue
+            inside = self.unseal(item["encrypted_content"])
+            for copy in map(_said, filter(_is_from_user, inside)):
+                place = next((i for i, kept in enumerate(covered) if _said(kept) == copy), None)
+                if place is not None:
+                    del covered[place]
+            covered += inside
+        return covered
+
+    def _identified(self, item: Item) -> Item:
+        kind = item_type(item)
+        if kind == "reasoning":
+            item = {**item, "encrypted_content": self.seal([item])}
+        return {"id": _new_id(ID_PREFIXES.get(kind, kind)), **item}
+
+    def _bind_to_reasoning(self, output: Sequence[Item]) -> None:
+        thought: str | None = None
+        for item in output:
+            if item["type"] == "reasoning":
+                thought = item["id"]
+            elif thought is not None:
+                self._made_with[item["id"]] = thought
+
+
+class _Connection(H11Protocol):
+    """uvicorn's protocol, with the transport in the request's state so that a fault can cut it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {"transport": transport}
+
+
+class _CutResponse(Response):
+    """No whole answer: the connection is reset, closed half-way, or left hanging."""
+
+    def __init__(self, cut: Literal["reset", "truncate", "hang"], answer: Response | None = None) -> None:
+        super().__init__()
+        self._cut = cut
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        transport: asyncio.Transport = scope["state"]["transport"]
+        if self._cut == "truncate" and self._answer is not None:
+            content = await _content(self._answer)
+            head = Response(status_code=self._answer.status_code, media_type=self._answer.media_type)
+            head.headers["content-length"] = str(len(content))
+            await send({"type": "http.response.start", "status": 200, "headers": head.raw_headers})
+            await send(
+                {"type": "http.response.body", "body": content[: len(content) // 2], "more_body": True}
+            )
+            transport.close()
+        elif self._cut == "reset":
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            transport.abort()
+        await _gone(receive)
+
+
+async def _content(answer: Response) -> bytes:
+    if isinstance(answer, StreamingResponse):
+        return b"".join([bytes(chunk) async for chunk in answer.body_iterator])  # type: ignore[arg-type]
+    return bytes(answer.body)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _unless_gone(request: Request, answer: Awaitable[Response]) -> Response:
+    """The answer, or an empty one as soon as the client is gone: it closed the socket or was killed."""
+    answering = asyncio.ensure_future(answer)
+    gone = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return answering.result() if answering.done() else _CutResponse("hang")
+    finally:
+        answering.cancel()
+        gone.cancel()
+        await asyncio.gather(answering, gone, return_exceptions=True)
+
+
+def _refusal(error: InvalidRequestError) -> Response:
+    return JSONResponse({"error": error.error}, error.status)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def _tokens(items: Sequence[Item]) -> int:
+    return -(-len(_json(items)) // BYTES_PER_TOKEN)
+
+
+def _usage(input_tokens: int, output_tokens: int) -> dict[str, Any]:
+    return {
+        "input_tokens": input_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": input_tokens + output_tokens,
+    }
+
+
+def _thought(summary: str | None) -> list[Item]:
+    return [] if summary is None else [reasoning(summary)]
+
+
+def _echo(item: Item) -> Reply:
+    if "output" in item:
+        return Reply.text(f"The tool said: {item['output']}")
+    return Reply.text(f"You said: {' '.join(str(part.get('text', '')) for part in _parts(item))}")
+
+
+def _is_from_user(item: Item) -> bool:
+    return item_type(item) == "message" and item.get("role") == "user"
+
+
+def _parts(item: Item) -> list[Item]:
+    content = item.get("content") or []
+    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+
+
+def _said(item: Item) -> object:
+    """What makes two user messages the same, one as sent and the other as returned by a compaction."""
+    parts = [{name: value for name, value in part.items() if value is not None} for part in _parts(item)]
+    return item.get("role"), parts
+
+
+def _as_returned(item: Item) -> Item:
+    """A user message as a compaction returns it: with an id, and with all keys of images and files."""
+    blank: dict[str, Item] = {
+        "input_image": {"detail": "auto", "file_id": None, "image_url": None},
+        "input_file": {"file_data": None, "file_id": None, "file_url": None, "filename": None},
+    }
+    parts = [blank.get(part["type"], {}) | part for part in _parts(item)]
+    return {"id": _new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
+
+
+def _compact_thresholds(body: Mapping[str, Any]) -> Iterator[int]:
+    for entry in body.get("context_management") or ():
+        if entry["type"] == "compaction" and entry.get("compact_threshold") is not None:
+            yield entry["compact_threshold"]
+
+
+def _response_object(body: Mapping[str, Any], output: list[Item], usage: dict[str, Any]) -> dict[str, Any]:
+    echoed = {
+        name: value for name, value in body.items() if name not in ("input", "stream", "include", "user")
+    }
+    return {
+        "id": _new_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        **echoed,
+        "output": output,
+        "usage": usage,
+    }
+
+
+async def _server_sent(response: dict[str, Any]) -> AsyncIterator[bytes]:
+    for number, event in enumerate(_events(response)):
+        data = _json({**event, "sequence_number": number}).decode()
+        yield f"event: {event['type']}\ndata: {data}\n\n".encode()
+
+
+def _events(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    for index, item in enumerate(response["output"]):
+        yield from _item_events(item, {"output_index": index, "item_id": item["id"]})
+    yield {"type": "response.completed", "response": response}
+
+
+def _item_events(item: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    index = place["output_index"]
+    bare = {name: type(value)() if name in _STREAMED else value for name, value in item.items()}
+    if "status" in bare:
+        bare["status"] = "in_progress"
+    yield {"type": "response.output_item.added", "output_index": index, "item": bare}
+    if item["type"] == "message":
+        for number, part in enumerate(item["content"]):
+            at = {**place, "content_index": number}
+            yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
+            for delta in _deltas(part["text"]):
+                yield {"type": "response.output_text.delta", **at, "delta": delta, "logprobs": []}
+            yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}
+            yield {"type": "response.content_part.done", **at, "part": part}
+    elif item["type"] == "function_call":
+        for delta in _deltas(item["arguments"]):
+            yield {"type": "response.function_call_arguments.delta", **place, "delta": delta}
+        yield {
+            "type": "response.function_call_arguments.done",
+            **place,
+            "name": item["name"],
+            "arguments": item["arguments"],
+        }
+    elif item["type"] == "reasoning":
+        for number, part in enumerate(item["summary"]):
+            at = {**place, "summary_index": number}
+            yield {"type": "response.reasoning_summary_part.added", **at, "part": {**part, "text": ""}}
+            for delta in _deltas(part["text"]):
+                yield {"type": "response.reasoning_summary_text.delta", **at, "delta": delta}
+            yield {"type": "response.reasoning_summary_text.done", **at, "text": part["text"]}
+            yield {"type": "response.reasoning_summary_part.done", **at, "part": part}
+    yield {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+_STREAMED = {"content", "summary", "arguments"}  # what an item is added without, and then filled with
+
+
+def _deltas(text: str) -> Iterator[str]:
+    for start in range(0, len(text), DELTA_CHARS):
+        yield text[start : start + DELTA_CHARS]
