@@ -1,4 +1,4 @@
-"""What a compactor returned, as items that the next request may hold. Pure, and without the provider's SDK."""
+"""What a compactor returned, as items that the next request may hold. Pure, without the provider's SDK."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from cas_session.compaction.cuts import KNOWN_TYPES, allowed_cuts, item_type
 from cas_session.snapshot import Item
 
-# One source a part, the first that is there: responses.compact refuses (400) the shape that it returned itself.
+# One source a part, the first that is there: responses.compact refuses the shape that it returned itself.
 _PART_SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "input_image": ("image_url", "file_id"),
     "input_file": ("file_data", "file_url", "file_id"),
