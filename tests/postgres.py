@@ -158,7 +158,7 @@ def wheel_install() -> Path:
 
 
 def as_server_user() -> dict[str, Any]:
-    """Arguments of `subprocess` that run a program as the server's user: not root, for Postgres refuses it."""
+    """Arguments of `subprocess` that run a program as the server's user, for Postgres refuses root."""
     if os.geteuid() != 0:
         return {}
     user, group = _server_ids()
