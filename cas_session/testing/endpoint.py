@@ -13,7 +13,7 @@ import secrets
 import socket
 import struct
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import uvicorn
+from openai.types.responses import Response as ModelResponse
 from openai.types.responses.response_compact_params import ResponseCompactParams
 from openai.types.responses.response_create_params import ResponseCreateParams
 from starlette.applications import Starlette
@@ -40,12 +41,13 @@ from cas_session.testing.strict import (
     item_type,
 )
 
-Path = Literal["responses", "compact"]
+PathName = Literal["responses", "compact"]
 
-PATHS: dict[str, Path] = {"/v1/responses": "responses", "/v1/responses/compact": "compact"}
+PATHS: dict[str, PathName] = {"/v1/responses": "responses", "/v1/responses/compact": "compact"}
 ID_PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text
 DELTA_CHARS = 16  # of a text in one streamed event
+STREAMED = {"content", "summary", "arguments"}  # empty when an item is added, then filled by deltas
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, zero seconds: close() sends RST
 
 
@@ -247,8 +249,8 @@ class ResponsesEndpoint:
         self.requests: list[LoggedRequest] = []
         self.base_url = ""
         self._key = secrets.token_bytes()
-        self._faults: dict[Path, deque[Fault]] = {"responses": deque(), "compact": deque()}
-        self._holds: dict[Path, list[Hold]] = {"responses": [], "compact": []}
+        self._faults: dict[PathName, deque[Fault]] = {"responses": deque(), "compact": deque()}
+        self._holds: dict[PathName, list[Hold]] = {"responses": [], "compact": []}
         self._replies: deque[Reply] = deque()
         self._sealed: dict[str, list[Item]] = {}
         self._stored: dict[str, list[Item]] = {}
@@ -261,7 +263,7 @@ class ResponsesEndpoint:
         """Those of the logged requests that asked for a compaction."""
         return [request for request in self.requests if PATHS.get(request.path) == "compact"]
 
-    def fail_next(self, fault: Fault, *, path: Path, times: int = 1) -> None:
+    def fail_next(self, fault: Fault, *, path: PathName, times: int = 1) -> None:
         """Let the next requests on the path fail; a client that retries uses up one each time."""
         self._faults[path].extend([fault] * times)
 
@@ -273,7 +275,7 @@ class ResponsesEndpoint:
         self._replies.extend(replies)
 
     @contextlib.asynccontextmanager
-    async def hold(self, path: Path) -> AsyncIterator[Hold]:
+    async def hold(self, path: PathName) -> AsyncIterator[Hold]:
         """Stop the requests on the path before they are answered, at the latest until the block ends."""
         hold = Hold()
         self._holds[path].append(hold)
@@ -334,6 +336,7 @@ class ResponsesEndpoint:
         )
         self.requests.append(logged)
         response = await _unless_gone(request, self._answer(logged, request.method))
+        response.headers["x-request-id"] = _new_id("req")
         logged.status = None if isinstance(response, _CutResponse) else response.status_code
         return response
 
@@ -354,7 +357,7 @@ class ResponsesEndpoint:
         logged.billed = True
         return fault.instead_of(answer) if fault is not None else answer
 
-    def _work(self, path: Path, body: dict[str, Any] | None) -> Response:
+    def _work(self, path: PathName, body: dict[str, Any] | None) -> Response:
         if body is None:
             raise InvalidRequestError("We could not parse the JSON body of your request.")
         if path == "compact":
@@ -402,6 +405,8 @@ class ResponsesEndpoint:
         given = body.get("input") or []
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         check_items(items)
+        if body.get("conversation") is not None:
+            raise InvalidRequestError("Conversation not found.", param="conversation", status=404)
         previous = body.get("previous_response_id")
         if previous is not None and previous not in self._stored:
             raise InvalidRequestError(
@@ -441,11 +446,7 @@ class ResponsesEndpoint:
                 covered.append(item)
                 continue
             inside = self.unseal(item["encrypted_content"])
-            for copy in map(_said, filter(_is_from_user, inside)):
-                place = next((i for i, kept in enumerate(covered) if _said(kept) == copy), None)
-                if place is not None:
-                    del covered[place]
-            covered += inside
+            covered = [*_without_copies(covered, inside), *inside]
         return covered
 
     def _identified(self, item: Item) -> Item:
@@ -565,10 +566,22 @@ def _parts(item: Item) -> list[Item]:
     return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
 
 
-def _said(item: Item) -> object:
+def _said(item: Item) -> bytes:
     """What makes two user messages the same, one as sent and the other as returned by a compaction."""
-    parts = [{name: value for name, value in part.items() if value is not None} for part in _parts(item)]
-    return item.get("role"), parts
+    parts = [sorted((k, v) for k, v in part.items() if v not in (None, "auto")) for part in _parts(item)]
+    return _json(parts)
+
+
+def _without_copies(items: Sequence[Item], originals: Sequence[Item]) -> list[Item]:
+    """The items, less one for each user message among the originals."""
+    copies = Counter(_said(item) for item in originals if _is_from_user(item))
+    rest = []
+    for item in items:
+        said = _said(item) if _is_from_user(item) else b""
+        copies[said] -= 1
+        if copies[said] < 0:
+            rest.append(item)
+    return rest
 
 
 def _as_returned(item: Item) -> Item:
@@ -588,9 +601,7 @@ def _compact_thresholds(body: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _response_object(body: Mapping[str, Any], output: list[Item], usage: dict[str, Any]) -> dict[str, Any]:
-    echoed = {
-        name: value for name, value in body.items() if name not in ("input", "stream", "include", "user")
-    }
+    echoed = {name: value for name, value in body.items() if name in ModelResponse.model_fields}
     return {
         "id": _new_id("resp"),
         "object": "response",
@@ -628,7 +639,7 @@ def _events(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _item_events(item: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
     index = place["output_index"]
-    bare = {name: type(value)() if name in _STREAMED else value for name, value in item.items()}
+    bare = {name: type(value)() if name in STREAMED else value for name, value in item.items()}
     if "status" in bare:
         bare["status"] = "in_progress"
     yield {"type": "response.output_item.added", "output_index": index, "item": bare}
@@ -658,9 +669,6 @@ def _item_events(item: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"type": "response.reasoning_summary_text.done", **at, "text": part["text"]}
             yield {"type": "response.reasoning_summary_part.done", **at, "part": part}
     yield {"type": "response.output_item.done", "output_index": index, "item": item}
-
-
-_STREAMED = {"content", "summary", "arguments"}  # what an item is added without, and then filled with
 
 
 def _deltas(text: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ with the installed client. The words of the refusals are those that users of the
 """
 
 import functools
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,6 +61,8 @@ EXCLUSIVE = {
     "input_image": ("image_url", "file_id"),
     "input_file": ("file_data", "file_url", "file_id"),
 }
+MAX_CHARS = {"id": 64, "call_id": 64, "prompt_cache_key": 64}
+ID_PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 JSON_NAMES = {
     str: "a string",
     bool: "a boolean",
@@ -234,16 +237,23 @@ def _check_object(value: Item, shapes: Sequence[Any], path: str) -> Sequence[Any
         value = {"type": "message", **value}
     fitting = [shape for shape in shapes if _fits(value, shape, "type")]
     if not fitting and "type" in value:
-        named = [name for shape in shapes for name in _literals(_fields(shape).get("type", str))]
+        named = [name for shape in shapes for name in _tag(shape, "type")[0]]
         if named:
             raise _wrong_value(path, value["type"], named)
     elif not fitting:
         raise _missing(f"{path}.type")
     fitting = [shape for shape in fitting if _fits(value, shape, "role")] or fitting or list(shapes)
-    if ResponseOutputMessageParam in fitting:
+    if value.get("role") == "assistant" and ResponseOutputMessageParam in fitting:
         # The general message type lets an assistant say input_text, the API does not.
         fitting = [ResponseOutputMessageParam]
     _check_fields(value, fitting, f"{path}.")
+    prefix = ID_PREFIXES.get(str(value.get("type")), "")
+    if not str(value.get("id", prefix)).startswith(prefix):
+        raise InvalidRequestError(
+            f"Invalid '{path}.id': '{value['id']}'. Expected an ID that begins with '{prefix}'.",
+            param=f"{path}.id",
+            code="invalid_value",
+        )
     given = [name for name in EXCLUSIVE.get(str(value.get("type")), ()) if name in value]
     if len(given) > 1:
         names = " or ".join(f"'{name}'" for name in given)
@@ -257,13 +267,20 @@ def _check_object(value: Item, shapes: Sequence[Any], path: str) -> Sequence[Any
 
 def _check_fields(value: Mapping[str, Any], shapes: Sequence[Any], prefix: str) -> None:
     for name, inner in value.items():
-        hints = [atom for shape in shapes for atom in _atoms(_fields(shape).get(name, Union))]
-        known = [hint for hint in hints if hint is not Union]
+        known = [atom for shape in shapes for atom in _field(shape, name)]
         if not known:
             raise InvalidRequestError(
                 f"Unknown parameter: '{prefix}{name}'.", param=f"{prefix}{name}", code="unknown_parameter"
             )
         _check(inner, known, f"{prefix}{name}")
+        limit = MAX_CHARS.get(name, sys.maxsize)
+        if isinstance(inner, str) and len(inner) > limit:
+            raise InvalidRequestError(
+                f"Invalid '{prefix}{name}': string too long. Expected a string with maximum length {limit},"
+                f" but got a string with length {len(inner)} instead.",
+                param=f"{prefix}{name}",
+                code="string_above_max_length",
+            )
 
 
 def _check_required(value: Mapping[str, Any], shapes: Sequence[Any], path: str) -> None:
@@ -275,18 +292,19 @@ def _check_required(value: Mapping[str, Any], shapes: Sequence[Any], path: str) 
 
 
 def _fits(value: Item, shape: Any, tag: str) -> bool:
-    fields = _fields(shape)
-    if tag not in value:
-        return tag not in _required(shape)
-    if tag not in fields:
-        return False
-    return str in _atoms(fields[tag]) or value[tag] in _literals(fields[tag])
+    names, optional = _tag(shape, tag)
+    return optional if tag not in value else str in names or value[tag] in names
 
 
-def _literals(hint: Any) -> list[Any]:
-    return [name for atom in _atoms(hint) if get_origin(atom) is Literal for name in get_args(atom)]
+@functools.cache
+def _tag(shape: Any, tag: str) -> tuple[list[Any], bool]:
+    """The values that a field may have, `str` for any text, and whether it may be left out."""
+    hints = _field(shape, tag)
+    names = [name for hint in hints if get_origin(hint) is Literal for name in get_args(hint)]
+    return names + [hint for hint in hints if hint is str], tag not in _required(shape)
 
 
+@functools.cache
 def _atoms(hint: Any) -> list[Any]:
     """The members of a union, without the wrappers that say nothing about the value."""
     origin = get_origin(hint)
@@ -295,6 +313,12 @@ def _atoms(hint: Any) -> list[Any]:
     if origin in (Union, types.UnionType):
         return [atom for member in get_args(hint) for atom in _atoms(member)]
     return [hint]
+
+
+@functools.cache
+def _field(shape: Any, name: str) -> list[Any]:
+    fields = _fields(shape)
+    return _atoms(fields[name]) if name in fields else []
 
 
 @functools.cache
