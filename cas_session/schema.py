@@ -19,7 +19,9 @@ from sqlalchemy import (
     text,
 )
 
+REVISION = "0001_serves_0001"  # the newest of alembic/versions: its number, and the oldest one that it serves
 VERSION_TABLE = "cas_session_alembic_version"
+MIGRATION_LOCK = 0x6361735F73657373  # "cas_sess"; held on Postgres while a migration runs
 
 metadata = MetaData()
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import make_url
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from cas_session import schema
+from cas_session import migrate
 from tests import postgres
 
 _SHARED_URL = pytest.StashKey[str]()
@@ -57,7 +56,7 @@ def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
 def migrated_template(postgres_url: str) -> Iterator[str]:
     """The name of a database with the current schema, to make others from."""
     with postgres.new_database(postgres_url) as url:
-        postgres.in_own_loop(lambda: _migrate(url))
+        postgres.in_own_loop(lambda: migrate.run(url, migrate.upgrade))
         yield make_url(url).database or ""
 
 
@@ -85,12 +84,3 @@ def fresh_sqlite(tmp_path: Path) -> str:
 def database_url(request: pytest.FixtureRequest) -> str:
     """A new database of each kind."""
     return str(request.getfixturevalue(f"fresh_{request.param}"))
-
-
-async def _migrate(url: str) -> None:
-    engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"))
-    try:
-        async with engine.begin() as connection:
-            await connection.run_sync(schema.metadata.create_all)
-    finally:
-        await engine.dispose()
