@@ -19,12 +19,17 @@ OPEN_CALL_AGE_S: Final = 86_400  # seconds; a day is longer than any tool or app
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A type of call, the type that answers it, and the keys that name the call on either side."""
+    """A type of call, the type that answers it, and the keys that name the call on either side.
+
+    A call without a name is answered in order. ``executions`` are the values of that key that tell one kind
+    of call from another.
+    """
 
     call: str
     output: str
     call_keys: tuple[str, ...] = ("call_id",)
     output_keys: tuple[str, ...] = ("call_id",)
+    executions: tuple[str, ...] = ()
 
 
 # Source: the item types of openai 3.57.0. Families do not mix: a custom_tool_call that is answered by a
@@ -37,7 +42,7 @@ FAMILIES: Final = (
     Family("apply_patch_call", "apply_patch_call_output"),
     # The API names the call by the output's id, openai-agents by call_id.
     Family("local_shell_call", "local_shell_call_output", ("call_id", "id"), ("call_id", "id")),
-    Family("tool_search_call", "tool_search_output"),
+    Family("tool_search_call", "tool_search_output", executions=("client", "server")),
     Family("program", "program_output"),
     Family("mcp_approval_request", "mcp_approval_response", ("id",), ("approval_request_id",)),
 )
@@ -293,8 +298,7 @@ class _Groups:
         self._parent[high] = low
 
 
-_Name = str | tuple[str, str | None]  # a call id, or ("anonymous", execution)
-_Key = tuple[str, _Name]  # the type that opens, and its name
+_Key = tuple[str, str | None, str | None]  # the type of the call, its name, its execution
 
 
 @dataclass(slots=True)
@@ -337,10 +341,8 @@ class _Pairing:
             self._place(index, item)
 
     def unanswered(self) -> list[int]:
-        calls = [i for i in self._calls.still_open if not self._needs_no_answer(i)]
-        last_user = max((i for i, item in enumerate(self._items) if is_user_message(item)), default=-1)
-        # The API does not promise that an approved mcp_call names its approval: the next turn ends the wait.
-        return calls + [i for i in self._approved.still_open if i > last_user]
+        calls = (i for i in self._calls.still_open if not self._needs_no_answer(i))
+        return [*calls, *self._approved.still_open]
 
     def is_model_made(self, index: int) -> bool:
         """Whether reasoning in front of the item may bind it; an unknown type counts, to be safe."""
@@ -358,16 +360,15 @@ class _Pairing:
     def _place(self, index: int, item: Item) -> None:
         kind = self._types[index]
         if family := _CALLS.get(kind):
-            names = _names(item, family.call_keys) or [("anonymous", _execution(item))]
-            self._calls.open([(kind, name) for name in names], index)
+            self._calls.open(_keys(item, family, family.call_keys)[0], index)
         elif family := _OUTPUTS.get(kind):
             self._answer(index, item, family)
-        elif kind == "mcp_call" and (names := _names(item, ("approval_request_id",))):
-            self._run_approved(index, names)
+        elif kind == "mcp_call" and item.get("approval_request_id"):
+            self._run_approved(index, item)
         self._join_caller(index, item)
 
     def _answer(self, index: int, item: Item, family: Family) -> None:
-        keys = [(family.call, name) for name in _names(item, family.output_keys) or _anonymous(item)]
+        keys = [key for keys in _keys(item, family, family.output_keys) for key in keys]
         call = self._calls.oldest_open(keys)
         if call is not None:
             del self._calls.still_open[call]
@@ -376,8 +377,8 @@ class _Pairing:
                 self._approved.open(keys, index)
         self._join_or_orphan(index, self._calls.newest_of(keys) if call is None else call)
 
-    def _run_approved(self, index: int, names: Sequence[_Name]) -> None:
-        keys = [("mcp_approval_request", name) for name in names]
+    def _run_approved(self, index: int, item: Item) -> None:
+        keys = [("mcp_approval_request", name, None) for name in _names(item, ("approval_request_id",))]
         response = self._approved.oldest_open(keys)
         if response is not None:
             del self._approved.still_open[response]
@@ -386,7 +387,7 @@ class _Pairing:
     def _join_caller(self, index: int, item: Item) -> None:
         caller = item.get("caller")
         if isinstance(caller, dict) and caller.get("type") == "program":
-            keys = [("program", name) for name in _names(caller, ("caller_id",))]
+            keys = [("program", name, None) for name in _names(caller, ("caller_id",))]
             program = self._calls.oldest_open(keys)
             self._join_or_orphan(index, self._calls.newest_of(keys) if program is None else program)
 
@@ -400,18 +401,16 @@ class _Pairing:
         return self._types[index] == "tool_search_call" and self._items[index].get("execution") == "server"
 
 
-def _names(item: Item, keys: Iterable[str]) -> list[_Name]:
+def _names(item: Item, keys: Iterable[str]) -> list[str]:
     return [value for key in keys if isinstance(value := item.get(key), str) and value]
 
 
-def _execution(item: Item) -> str | None:
-    value = item.get("execution")
-    return value if isinstance(value, str) else None
-
-
-def _anonymous(item: Item) -> list[_Name]:
-    """Names for an output that names no call: by order, first among calls that are executed where it was."""
-    return [("anonymous", place) for place in dict.fromkeys((_execution(item), None, "client", "server"))]
+def _keys(item: Item, family: Family, name_keys: Iterable[str]) -> list[list[_Key]]:
+    """The keys of a call or an output: those with its own execution first, then those with any other."""
+    own = item.get("execution") if family.executions else None
+    executions = dict.fromkeys((own if own in family.executions else None, *family.executions, None))
+    names: Sequence[str | None] = _names(item, name_keys) or (None,)
+    return [[(family.call, name, execution) for name in names] for execution in executions]
 
 
 def _bind_reasoning(types: Sequence[str], groups: _Groups, is_model_made: Callable[[int], bool]) -> list[int]:
