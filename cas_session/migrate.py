@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import re
 import shlex
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, inspect, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.util.concurrency import await_only, in_greenlet
@@ -53,6 +54,16 @@ def upgrade(connection: Connection) -> None:
 
     with _one_at_a_time():
         command.upgrade(_config(connection), "head")
+
+
+def upgrade_sqlite(raw: sqlite3.Connection) -> None:
+    """Upgrade on a raw connection with isolation_level None, in one BEGIN IMMEDIATE .. COMMIT.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: The database failed; ``orig`` is sqlite3's own error. Nothing was changed.
+        SchemaVersionError: As in `upgrade`.
+    """
+    _in_one_unit(create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool), upgrade)
 
 
 def current_revision(connection: Connection) -> str | None:
@@ -140,7 +151,12 @@ def _run_on_sqlite(url: str, function: Callable[[Connection], None]) -> None:
         connect_args={"timeout": BUSY_TIMEOUT_S, "isolation_level": None},
         poolclass=NullPool,
     )
-    # Python's own transactions begin too late: a second migration must wait before it reads.
+    _in_one_unit(engine, function)
+
+
+def _in_one_unit(engine: Engine, function: Callable[[Connection], None]) -> None:
+    # Begun here and not on the raw connection, which the engine rolls back when it first meets it. Immediate,
+    # for Python's own transactions begin too late: a second migration must wait before it reads.
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     with engine.begin() as connection:
         function(connection)

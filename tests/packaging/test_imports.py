@@ -1,0 +1,71 @@
+"""What importing the package loads, and in which direction its modules import one another."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "cas_session"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Each may import from its own layer and those before it, at the top of a module. A part that is not named
+# here is of the layer of its folder.
+LAYERS = [
+    ["errors", "snapshot", "schema"],
+    ["codec", "retry", "events", "driver", "checks", "migrate"],
+    ["drivers", "writes", "backend", "store"],
+    ["session", "compaction", "compactors", "importers"],
+    ["testing", "cli"],
+]
+FORBIDDEN = {  # besides the layers
+    "drivers": ["retry", "events", "store", "backend", "writes"],
+    "store": ["drivers"],
+}
+
+
+def layer(module: str) -> int | None:
+    part = module.split(".")[1] if "." in module else ""
+    return next((number for number, parts in enumerate(LAYERS) if part in parts), None)
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The modules of the package that this one imports when it is loaded: not for types, not in functions."""
+    todo: list[ast.stmt] = list(ast.parse(file.read_text()).body)
+    while todo:
+        statement = todo.pop()
+        if isinstance(statement, ast.ImportFrom) and statement.module == "cas_session":
+            yield from (f"cas_session.{name.name}" for name in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("cas_session."):
+            yield statement.module or ""
+        elif isinstance(statement, ast.Import):
+            yield from (name.name for name in statement.names if name.name.startswith("cas_session."))
+        elif isinstance(statement, ast.Try | ast.With):
+            todo.extend(statement.body)
+
+
+@pytest.mark.parametrize(
+    "file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE))
+)
+def test_modules_import_only_from_their_own_layer_and_those_below(file: Path) -> None:
+    name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
+    if file == PACKAGE / "__init__.py":
+        return
+    own, part = layer(name), name.split(".")[1]
+    found = {module: layer(module) for module in imports(file)}
+
+    assert own is not None, f"{name} has no layer: give it one"
+    assert None not in found.values(), found
+    assert not [module for module, number in found.items() if number is not None and number > own]
+    assert not [module for module in found if module.split(".")[1] in FORBIDDEN.get(part, [])]
+
+
+@pytest.mark.parametrize("library", ["openai", "alembic", "typer", "rich", "agents", "starlette", "uvicorn"])
+def test_import_of_the_package_does_not_load(library: str) -> None:
+    program = f"import sys, cas_session; sys.exit({library!r} in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], cwd=PACKAGE.parent, timeout=60).returncode == 0
