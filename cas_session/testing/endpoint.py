@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import uvicorn
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from openai.types.responses import Response as ModelResponse
 from openai.types.responses.response_compact_params import ResponseCompactParams
 from openai.types.responses.response_create_params import ResponseCreateParams
@@ -257,6 +258,16 @@ class ResponsesEndpoint:
         self._made_with: dict[str, str] = {}
         self._state = ServerState()
         self._server: asyncio.Server | None = None
+
+    def client(self, *, max_retries: int = 0, timeout_s: float = 10.0) -> AsyncOpenAI:
+        """A real client of this endpoint, whatever proxy the environment names."""
+        return AsyncOpenAI(
+            base_url=self.base_url,
+            api_key="test",
+            max_retries=max_retries,
+            timeout=timeout_s,
+            http_client=DefaultAsyncHttpxClient(trust_env=False),
+        )
 
     @property
     def compact_requests(self) -> list[LoggedRequest]:

@@ -124,15 +124,13 @@ def check_links(items: Sequence[Item], made_with: Mapping[str, str]) -> None:
     """
     _check_ids(items, made_with)
     _check_calls(items)
-    for index, item in enumerate(items):
-        if item_type(item) == "reasoning":
-            follower = next((i for i in items[index + 1 :] if item_type(i) != "reasoning"), None)
-            if follower is None or not _follows_reasoning(follower):
-                raise InvalidRequestError(
-                    f"Item '{item.get('id')}' of type 'reasoning' was provided without its required"
-                    " following item.",
-                    param="input",
-                )
+    for item, follower in zip(items, [*items[1:], None], strict=True):
+        if item_type(item) == "reasoning" and not _follows_reasoning(follower):
+            raise InvalidRequestError(
+                f"Item '{item.get('id')}' of type 'reasoning' was provided without its required"
+                " following item.",
+                param="input",
+            )
 
 
 def item_type(item: Item) -> str:
@@ -199,7 +197,9 @@ def _spoken(call: str) -> str:
     return call.replace("_", " ")
 
 
-def _follows_reasoning(item: Item) -> bool:
+def _follows_reasoning(item: Item | None) -> bool:
+    if item is None:
+        return False
     kind = item_type(item)
     return item.get("role") == "assistant" if kind == "message" else kind not in NO_FOLLOWER
 
@@ -224,17 +224,23 @@ def _check(value: Any, hints: Sequence[Any], path: str) -> None:
         plain = {int, float} if type(value) is int else {type(value)}
         if plain.isdisjoint(hint for hint in hints if isinstance(hint, type)):
             allowed = [name for hint in hints if get_origin(hint) is Literal for name in get_args(hint)]
-            raise (
-                _wrong_value(path, value, allowed)
-                if allowed and value is not None
-                else _wrong_type(path, value, hints)
-            )
+            if allowed and value is not None:
+                raise _wrong_value(path, value, allowed)
+            raise _wrong_type(path, value, hints)
 
 
 def _check_object(value: Item, shapes: Sequence[Any], path: str) -> Sequence[Any]:
     """Check an object against those of the shapes that its `type` and `role` name, and return them."""
     if EasyInputMessageParam in shapes and "role" in value:
         value = {"type": "message", **value}
+    fitting = _fitting(value, shapes, path)
+    _check_fields(value, fitting, f"{path}.")
+    _check_id_prefix(value, path)
+    _check_exclusive(value, path)
+    return fitting
+
+
+def _fitting(value: Item, shapes: Sequence[Any], path: str) -> Sequence[Any]:
     fitting = [shape for shape in shapes if _fits(value, shape, "type")]
     if not fitting and "type" in value:
         named = [name for shape in shapes for name in _tag(shape, "type")[0]]
@@ -245,8 +251,11 @@ def _check_object(value: Item, shapes: Sequence[Any], path: str) -> Sequence[Any
     fitting = [shape for shape in fitting if _fits(value, shape, "role")] or fitting or list(shapes)
     if value.get("role") == "assistant" and ResponseOutputMessageParam in fitting:
         # The general message type lets an assistant say input_text, the API does not.
-        fitting = [ResponseOutputMessageParam]
-    _check_fields(value, fitting, f"{path}.")
+        return [ResponseOutputMessageParam]
+    return fitting
+
+
+def _check_id_prefix(value: Item, path: str) -> None:
     prefix = ID_PREFIXES.get(str(value.get("type")), "")
     if not str(value.get("id", prefix)).startswith(prefix):
         raise InvalidRequestError(
@@ -254,6 +263,9 @@ def _check_object(value: Item, shapes: Sequence[Any], path: str) -> Sequence[Any
             param=f"{path}.id",
             code="invalid_value",
         )
+
+
+def _check_exclusive(value: Item, path: str) -> None:
     given = [name for name in EXCLUSIVE.get(str(value.get("type")), ()) if name in value]
     if len(given) > 1:
         names = " or ".join(f"'{name}'" for name in given)
@@ -262,7 +274,6 @@ def _check_object(value: Item, shapes: Sequence[Any], path: str) -> Sequence[Any
             param=path,
             code="mutually_exclusive_parameters",
         )
-    return fitting
 
 
 def _check_fields(value: Mapping[str, Any], shapes: Sequence[Any], prefix: str) -> None:
@@ -273,14 +284,17 @@ def _check_fields(value: Mapping[str, Any], shapes: Sequence[Any], prefix: str) 
                 f"Unknown parameter: '{prefix}{name}'.", param=f"{prefix}{name}", code="unknown_parameter"
             )
         _check(inner, known, f"{prefix}{name}")
-        limit = MAX_CHARS.get(name, sys.maxsize)
-        if isinstance(inner, str) and len(inner) > limit:
-            raise InvalidRequestError(
-                f"Invalid '{prefix}{name}': string too long. Expected a string with maximum length {limit},"
-                f" but got a string with length {len(inner)} instead.",
-                param=f"{prefix}{name}",
-                code="string_above_max_length",
-            )
+        _check_length(inner, MAX_CHARS.get(name, sys.maxsize), f"{prefix}{name}")
+
+
+def _check_length(value: Any, limit: int, path: str) -> None:
+    if isinstance(value, str) and len(value) > limit:
+        raise InvalidRequestError(
+            f"Invalid '{path}': string too long. Expected a string with maximum length {limit},"
+            f" but got a string with length {len(value)} instead.",
+            param=path,
+            code="string_above_max_length",
+        )
 
 
 def _check_required(value: Mapping[str, Any], shapes: Sequence[Any], path: str) -> None:

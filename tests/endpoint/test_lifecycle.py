@@ -57,6 +57,20 @@ async def test_requests_are_logged_with_path_body_and_headers(
     assert other.status == 404
 
 
+async def test_its_client_goes_past_a_proxy(
+    endpoint: ResponsesEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that the environment names would not know the way to loopback."""
+    monkeypatch.delenv("NO_PROXY")
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+
+    async with endpoint.client() as client:
+        response = await client.responses.create(model=MODEL, input="hello")
+
+    assert response.output_text == "You said: hello"
+
+
 async def test_two_endpoints_live_side_by_side(endpoint: ResponsesEndpoint) -> None:
     """Each with its own port, log and key."""
     async with ResponsesEndpoint() as other:

@@ -151,6 +151,12 @@ REFUSED: dict[str, tuple[list[Any], str, str | None, str | None]] = {
         None,
         "input",
     ),
+    "reasoning in a row at the end": (
+        [USER, REASONING, {**REASONING, "id": "rs_2"}],
+        "Item 'rs_2' of type 'reasoning' was provided without its required following item.",
+        None,
+        "input",
+    ),
     "reasoning before a user message": (
         [REASONING, USER],
         "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
@@ -209,6 +215,9 @@ TAKEN: dict[str, list[Any]] = {
         {"type": "tool_search_call", "arguments": {}, "execution": "server"},
         {"type": "tool_search_output", "tools": [], "execution": "server"},
     ],
+    "a tool search of the server without its output": [
+        {"type": "tool_search_call", "arguments": {}, "execution": "server"},
+    ],
     "an anonymous tool search": [
         {"type": "tool_search_call", "arguments": {}, "execution": "client"},
         {"type": "tool_search_output", "tools": [], "execution": "client"},
@@ -244,6 +253,7 @@ async def test_refused_on_both_paths(client: AsyncOpenAI, path: str, case: str) 
     assert {"code": code, "param": param} == {"code": error["code"], "param": error["param"]}
     assert error["type"] == "invalid_request_error"
     assert refused.value.status_code == 400
+    assert (refused.value.request_id or "").startswith("req_")
 
 
 @pytest.mark.parametrize("case", TAKEN)
