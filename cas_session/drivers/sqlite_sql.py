@@ -1,0 +1,470 @@
+"""The statements of the SQLite driver. They run inside BEGIN IMMEDIATE, which lets in one writer at a time,
+or, for reads, inside a deferred transaction, which sees one commit.
+
+Times are UTC text with milliseconds, made by the database's clock, so that they sort as text.
+"""
+
+from __future__ import annotations
+
+READ_SESSION = """
+SELECT session_id,
+       version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+       chain_response_id, chain_stored, chain_deferred_id, chain_epoch, chain_seq,
+       created_at, updated_at, deleted_at, owner, metadata
+  FROM cas_session
+ WHERE session_id = ?
+"""
+
+# What an append changes of a living session; the one write that must be fast.
+ADVANCE_SESSION = """
+UPDATE cas_session
+   SET version = ?,
+       nonce = ?,
+       next_seq = ?,
+       item_count = ?,
+       byte_count = ?,
+       updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+ WHERE session_id = ?
+"""
+
+# created_at is kept if it is given; deleted_at is, too, but 'now' stands for the moment of the write.
+PUT_SESSION = """
+INSERT INTO cas_session (
+    session_id,
+    version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+    chain_response_id, chain_stored, chain_deferred_id, chain_epoch, chain_seq,
+    created_at, updated_at, deleted_at, owner, metadata)
+VALUES (
+    ?1,
+    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
+    ?12, ?13, ?14, ?15, ?16,
+    coalesce(?17, strftime('%Y-%m-%d %H:%M:%f', 'now')),
+    strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    CASE ?18 WHEN 'now' THEN strftime('%Y-%m-%d %H:%M:%f', 'now') ELSE ?18 END,
+    ?19, ?20)
+ON CONFLICT (session_id) DO UPDATE
+   SET version = excluded.version,
+       nonce = excluded.nonce,
+       epoch = excluded.epoch,
+       next_seq = excluded.next_seq,
+       base_seq = excluded.base_seq,
+       base_gen = excluded.base_gen,
+       low_seq = excluded.low_seq,
+       erased_epoch = excluded.erased_epoch,
+       item_count = excluded.item_count,
+       byte_count = excluded.byte_count,
+       chain_response_id = excluded.chain_response_id,
+       chain_stored = excluded.chain_stored,
+       chain_deferred_id = excluded.chain_deferred_id,
+       chain_epoch = excluded.chain_epoch,
+       chain_seq = excluded.chain_seq,
+       created_at = excluded.created_at,
+       updated_at = excluded.updated_at,
+       deleted_at = excluded.deleted_at,
+       owner = excluded.owner,
+       metadata = excluded.metadata
+"""
+
+RECORD_CHAIN = """
+UPDATE cas_session
+   SET chain_response_id = ?,
+       chain_stored = ?,
+       chain_deferred_id = ?,
+       chain_epoch = ?,
+       chain_seq = ?
+ WHERE session_id = ?
+"""
+
+SET_METADATA = """
+UPDATE cas_session
+   SET metadata = ?
+ WHERE session_id = ?
+   AND version > 0
+   AND deleted_at IS NULL
+"""
+
+INSERT_ITEM = """
+INSERT INTO cas_session_item (session_id, seq, gen, data, created_at)
+VALUES (?, ?, ?, ?, strftime('%Y-%m-%d %H:%M:%f', 'now'))
+"""
+
+# A limit of -1 is none.
+READ_ITEMS = """
+SELECT seq, data
+  FROM cas_session_item
+ WHERE session_id = ?
+   AND seq >= ?
+   AND (seq > ? OR gen = ?)
+   AND popped IS NULL
+ ORDER BY seq DESC
+ LIMIT ?
+"""
+
+READ_ITEMS_WITH_AGES = """
+SELECT seq, data, created_at
+  FROM cas_session_item
+ WHERE session_id = ?
+   AND seq >= ?
+   AND (seq > ? OR gen = ?)
+   AND popped IS NULL
+ ORDER BY seq DESC
+ LIMIT ?
+"""
+
+READ_LAST_ITEM = """
+SELECT seq, gen, data
+  FROM cas_session_item
+ WHERE session_id = ?
+   AND seq >= ?
+   AND (seq > ? OR gen = ?)
+   AND popped IS NULL
+ ORDER BY seq DESC
+ LIMIT 1
+"""
+
+READ_ITEMS_AS_OF = """
+SELECT seq, data
+  FROM cas_session_item
+ WHERE session_id = :session_id
+   AND seq >= :low_seq
+   AND seq < :next_seq
+   AND (seq > :base_seq OR gen = :base_gen)
+   AND gen <= :epoch
+   AND gen >= :erased_epoch
+   AND (popped IS NULL OR popped > :version)
+ ORDER BY seq
+"""
+
+COPY_ITEMS_AS_OF = """
+INSERT INTO cas_session_item (session_id, seq, gen, data, created_at)
+SELECT session_id,
+       :new_seq - 1 + row_number() OVER (ORDER BY seq),
+       :new_gen,
+       data,
+       strftime('%Y-%m-%d %H:%M:%f', 'now')
+  FROM cas_session_item
+ WHERE session_id = :session_id
+   AND seq >= :low_seq
+   AND seq < :next_seq
+   AND (seq > :base_seq OR gen = :base_gen)
+   AND gen <= :epoch
+   AND gen >= :erased_epoch
+   AND (popped IS NULL OR popped > :version)
+"""
+
+MARK_POPPED = """
+UPDATE cas_session_item
+   SET popped = ?
+ WHERE session_id = ?
+   AND seq = ?
+   AND gen = ?
+"""
+
+READ_POPPED_ITEM = """
+SELECT data
+  FROM cas_session_item
+ WHERE session_id = ?
+   AND popped = ?
+"""
+
+INSERT_OP = """
+INSERT INTO cas_session_op (
+    session_id, op_id, version, nonce, kind,
+    epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+    digest, worker, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%d %H:%M:%f', 'now'))
+"""
+
+READ_OP = """
+SELECT op_id, kind,
+       version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+       digest, worker, created_at
+  FROM cas_session_op
+ WHERE session_id = ?
+   AND op_id = ?
+"""
+
+READ_OP_OF_VERSION = """
+SELECT op_id, kind,
+       version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+       digest, worker, created_at
+  FROM cas_session_op
+ WHERE session_id = ?
+   AND version = ?
+"""
+
+LIST_OPS = """
+SELECT op_id, kind,
+       version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+       digest, worker, created_at
+  FROM cas_session_op
+ WHERE session_id = ?
+   AND version < ?
+ ORDER BY version DESC
+ LIMIT ?
+"""
+
+READ_RUNNING = """
+SELECT attempt_id,
+       expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+  FROM cas_session_compaction
+ WHERE session_id = ?
+   AND status = 'running'
+"""
+
+EXPIRE_COMPACTION = """
+UPDATE cas_session_compaction
+   SET status = 'expired',
+       finished_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+ WHERE attempt_id = ?
+   AND status = 'running'
+"""
+
+INSERT_COMPACTION = """
+INSERT INTO cas_session_compaction (
+    attempt_id, session_id, status, owner, started_at, expires_at, trigger,
+    source_version, source_nonce, source_epoch, source_last_seq, source_items, source_digest,
+    model, host)
+VALUES (
+    ?, ?, 'running', ?,
+    strftime('%Y-%m-%d %H:%M:%f', 'now'), strftime('%Y-%m-%d %H:%M:%f', 'now', ?), ?,
+    ?, ?, ?, ?, ?, ?,
+    ?, ?)
+"""
+
+RENEW_COMPACTION = """
+UPDATE cas_session_compaction
+   SET expires_at = strftime('%Y-%m-%d %H:%M:%f', 'now', ?)
+ WHERE attempt_id = ?
+   AND status = 'running'
+"""
+
+# An attempt whose source was erased keeps no digest and no text.
+FINISH_COMPACTION = """
+UPDATE cas_session_compaction
+   SET status = CASE status WHEN 'running' THEN :status ELSE status END,
+       finished_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+       decision = :decision,
+       output_items = :output_items,
+       source_digest = CASE WHEN erased.since THEN NULL ELSE source_digest END,
+       output_digest = CASE WHEN erased.since THEN NULL ELSE :output_digest END,
+       error = CASE WHEN erased.since THEN NULL ELSE :error END,
+       found_version = :found_version,
+       target_version = :target_version,
+       appended_during = :appended_during,
+       model = coalesce(:model, model),
+       host = coalesce(:host, host),
+       response_id = :response_id,
+       usage = :usage
+  FROM (SELECT coalesce(max(s.erased_epoch > a.source_epoch), 0) AS since
+          FROM cas_session_compaction AS a
+          LEFT JOIN cas_session AS s ON s.session_id = a.session_id
+         WHERE a.attempt_id = :attempt_id) AS erased
+ WHERE attempt_id = :attempt_id
+"""
+
+LIST_COMPACTIONS = """
+SELECT attempt_id, session_id, status, owner, started_at, expires_at, finished_at, trigger,
+       source_version, source_nonce, source_epoch, source_last_seq, source_items, source_digest,
+       output_items, output_digest, found_version, target_version, appended_during, decision,
+       model, host, response_id, usage, error
+  FROM cas_session_compaction
+ WHERE session_id = ?
+ ORDER BY started_at DESC, rowid DESC
+ LIMIT ?
+"""
+
+# The pages begin behind (:moment, :session_id); no moment is the first page. Version 0 counts as none.
+LIST_CREATED = """
+SELECT session_id,
+       version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+       chain_response_id, chain_stored, chain_deferred_id, chain_epoch, chain_seq,
+       created_at, updated_at, deleted_at, owner, metadata
+  FROM cas_session
+ WHERE deleted_at IS NULL
+   AND version > 0
+   AND (created_at, session_id) < (:moment, :session_id)
+ ORDER BY created_at DESC, session_id DESC
+ LIMIT :limit
+"""
+
+LIST_CREATED_BY_OWNER = """
+SELECT session_id,
+       version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+       chain_response_id, chain_stored, chain_deferred_id, chain_epoch, chain_seq,
+       created_at, updated_at, deleted_at, owner, metadata
+  FROM cas_session
+ WHERE owner = :owner
+   AND deleted_at IS NULL
+   AND version > 0
+   AND (created_at, session_id) < (:moment, :session_id)
+ ORDER BY created_at DESC, session_id DESC
+ LIMIT :limit
+"""
+
+LIST_ACTIVE_BY_OWNER = """
+SELECT session_id,
+       version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+       chain_response_id, chain_stored, chain_deferred_id, chain_epoch, chain_seq,
+       created_at, updated_at, deleted_at, owner, metadata
+  FROM cas_session
+ WHERE owner = :owner
+   AND deleted_at IS NULL
+   AND version > 0
+   AND (updated_at, session_id) < (:moment, :session_id)
+ ORDER BY updated_at DESC, session_id DESC
+ LIMIT :limit
+"""
+
+DELETE_ERASED_ITEMS = """
+DELETE FROM cas_session_item
+ WHERE rowid IN (SELECT i.rowid
+                   FROM cas_session AS s
+                   JOIN cas_session_item AS i ON i.session_id = s.session_id
+                  WHERE s.session_id = ?
+                    AND i.gen < s.erased_epoch
+                  LIMIT ?)
+"""
+
+FORGET_ERASED_TEXTS = """
+UPDATE cas_session_compaction
+   SET source_digest = NULL,
+       output_digest = NULL,
+       error = NULL
+ WHERE session_id = :session_id
+   AND source_epoch < (SELECT erased_epoch FROM cas_session WHERE session_id = :session_id)
+   AND (source_digest IS NOT NULL OR output_digest IS NOT NULL OR error IS NOT NULL)
+"""
+
+# An empty text sorts before every moment: a retention longer than the calendar removes nothing.
+READ_CUTOFFS = """
+SELECT coalesce(strftime('%Y-%m-%d %H:%M:%f', 'now', ?), ''),
+       coalesce(strftime('%Y-%m-%d %H:%M:%f', 'now', ?), '')
+"""
+
+# Sessions that may have something to prune: their oldest op row is old enough, or a crash left erased rows.
+# What hides rows has an op row, so a session that has only young ones hides nothing that is old enough.
+FIND_PRUNABLE_SESSIONS = """
+SELECT s.session_id
+  FROM cas_session AS s
+ WHERE s.session_id > :after
+   AND ((s.item_count < (SELECT count(*) FROM cas_session_item AS i WHERE i.session_id = s.session_id)
+         AND (:item_cutoff >= (SELECT o.created_at
+                                 FROM cas_session_op AS o
+                                WHERE o.session_id = s.session_id
+                                ORDER BY o.version
+                                LIMIT 1)
+              OR EXISTS (SELECT 1
+                           FROM cas_session_item AS i
+                          WHERE i.session_id = s.session_id
+                            AND i.gen < s.erased_epoch)))
+        OR :op_cutoff >= (SELECT o.created_at
+                            FROM cas_session_op AS o
+                           WHERE o.session_id = s.session_id
+                             AND o.version < s.version
+                           ORDER BY o.version
+                           LIMIT 1)
+        OR EXISTS (SELECT 1
+                     FROM cas_session_compaction AS c
+                    WHERE c.session_id = s.session_id
+                      AND (coalesce(c.finished_at, c.expires_at) <= :op_cutoff
+                           OR (c.source_epoch < s.erased_epoch
+                               AND (c.source_digest IS NOT NULL
+                                    OR c.output_digest IS NOT NULL
+                                    OR c.error IS NOT NULL)))))
+ ORDER BY s.session_id
+ LIMIT :sessions
+"""
+
+# The newest base that took over long enough ago: what lies under it was hidden then or before. A base whose
+# rewrite has no op row any more took over before every op row that is left.
+READ_HORIZON = """
+SELECT base_seq, base_gen
+  FROM (SELECT o.base_seq, o.base_gen
+          FROM cas_session_op AS o
+         WHERE o.session_id = :session_id
+           AND o.base_gen = o.epoch
+           AND o.kind NOT IN ('append', 'pop')
+           AND o.created_at <= :item_cutoff
+        UNION ALL
+        SELECT m.base_seq, m.base_gen
+          FROM (SELECT session_id, base_seq, base_gen FROM cas_session WHERE session_id = :session_id
+                UNION ALL
+                SELECT session_id, base_seq, base_gen FROM cas_session_op WHERE session_id = :session_id) AS m
+         WHERE NOT EXISTS (SELECT 1
+                             FROM cas_session_op AS o
+                            WHERE o.session_id = m.session_id
+                              AND o.epoch = m.base_gen
+                              AND o.kind NOT IN ('append', 'pop')))
+ ORDER BY base_gen DESC
+ LIMIT 1
+"""
+
+DELETE_HIDDEN_ITEMS = """
+DELETE FROM cas_session_item
+ WHERE rowid IN (SELECT rowid
+                   FROM cas_session_item
+                  WHERE session_id = ?
+                    AND seq <= ?
+                    AND gen < ?
+                  LIMIT ?)
+"""
+
+DELETE_POPPED_ITEMS = """
+DELETE FROM cas_session_item
+ WHERE rowid IN (SELECT i.rowid
+                   FROM cas_session_item AS i
+                  WHERE i.session_id = :session_id
+                    AND i.popped IS NOT NULL
+                    AND NOT EXISTS (SELECT 1
+                                      FROM cas_session_op AS o
+                                     WHERE o.session_id = i.session_id
+                                       AND o.version = i.popped
+                                       AND o.created_at > :item_cutoff)
+                  LIMIT :rows)
+"""
+
+DELETE_COMPACTIONS = """
+DELETE FROM cas_session_compaction
+ WHERE rowid IN (SELECT rowid
+                   FROM cas_session_compaction
+                  WHERE session_id = ?
+                    AND coalesce(finished_at, expires_at) <= ?
+                  LIMIT ?)
+"""
+
+# The newest op row stays, and the one that a running attempt was planned from.
+DELETE_OPS = """
+DELETE FROM cas_session_op
+ WHERE rowid IN (SELECT o.rowid
+                   FROM cas_session AS s
+                   JOIN cas_session_op AS o ON o.session_id = s.session_id
+                  WHERE s.session_id = :session_id
+                    AND o.version < s.version
+                    AND o.created_at <= :op_cutoff
+                    AND NOT EXISTS (SELECT 1
+                                      FROM cas_session_compaction AS c
+                                     WHERE c.session_id = s.session_id
+                                       AND c.status = 'running'
+                                       AND c.source_version = o.version)
+                  ORDER BY o.version
+                  LIMIT :rows)
+"""
+
+FORGET_SESSION = """
+DELETE FROM cas_session
+ WHERE session_id = ?
+   AND deleted_at IS NOT NULL
+"""
+
+FORGET_ITEMS = "DELETE FROM cas_session_item WHERE session_id = ?"
+
+FORGET_OPS = "DELETE FROM cas_session_op WHERE session_id = ?"
+
+FORGET_COMPACTIONS = "DELETE FROM cas_session_compaction WHERE session_id = ?"
+
+HAS_REVISION = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'cas_session_alembic_version'"
+
+READ_REVISION = "SELECT version_num FROM cas_session_alembic_version"
+
+PING = "SELECT count(*) FROM sqlite_master"
