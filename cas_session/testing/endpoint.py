@@ -395,7 +395,8 @@ class ResponsesEndpoint:
         check_parameters(body, ResponseCreateParams)
         context = self._context(body)
         if item_type(context[-1]) == "compaction_trigger":
-            reply = Reply.of(self._compaction_item(context[:-1]))
+            context.pop()
+            reply = Reply.of(self._compaction_item(context))
         else:
             reply = self._replies.popleft() if self._replies else _echo(context[-1])
         output = [self._identified(item) for item in reply.output]

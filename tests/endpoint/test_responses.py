@@ -149,14 +149,17 @@ async def test_a_long_context_is_compacted_in_band(endpoint: ResponsesEndpoint, 
 async def test_a_trigger_at_the_end_asks_for_a_compaction_alone(
     endpoint: ResponsesEndpoint, client: AsyncOpenAI
 ) -> None:
-    """The trigger itself is not covered."""
+    """The trigger itself is not covered, and not part of the chain."""
     said: Any = {"role": "user", "content": "hello"}
     trigger: Any = {"type": "compaction_trigger"}
 
     response = await client.responses.create(model=MODEL, input=[said, trigger])
+    chained = await client.responses.compact(model=MODEL, previous_response_id=response.id)
 
+    last: Any = chained.output[-1]
     assert [item.type for item in response.output] == ["compaction"]
     assert [said] == endpoint.unseal(as_input(response)[0]["encrypted_content"])
+    assert [said] == endpoint.unseal(last.encrypted_content)
 
 
 async def test_a_streamed_message_has_the_events_of_the_api_in_order(client: AsyncOpenAI) -> None:
