@@ -45,8 +45,7 @@ def encode(items: Sequence[Item]) -> Encoded:
     if not isinstance(items, list | tuple):
         raise ItemEncodingError(0, "", f"items must be a list of JSON objects, not {type(items).__name__}")
     texts = [_encode_one(index, item) for index, item in enumerate(items)]
-    sizes = [len(text) if text.isascii() else len(text.encode()) for text in texts]
-    return Encoded(tuple(texts), tuple(sizes))
+    return Encoded(tuple(texts), sizes_of(texts))
 
 
 def decode(session_id: str, rows: Iterable[tuple[int, str]]) -> list[Item]:
@@ -65,6 +64,11 @@ def decode(session_id: str, rows: Iterable[tuple[int, str]]) -> list[Item]:
             raise ItemDecodingError(session_id, seq, f"a JSON {type(item).__name__} is no item")
         items.append(item)
     return items
+
+
+def sizes_of(texts: Iterable[str]) -> tuple[int, ...]:
+    """The UTF-8 bytes of each text."""
+    return tuple(len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 def digest(texts: Iterable[str], *, key: str) -> bytes:

@@ -7,11 +7,13 @@ A driver does not retry, sleep or log. At its edge every database error becomes 
 - `WriteOutcomeUnknownError`: it was sent and nobody answered. Sending the same write again, with the same
   op_id and ``fenced=True``, either lands it or finds that it had landed.
 
-A write that was begun is settled, finished or rolled back, before a CancelledError goes on.
+A unit that was begun is settled, finished or rolled back, before the cancellation of its caller goes on, as
+a `CancelledUnitError`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -352,6 +354,18 @@ class Traits:
 
 class GroupRefusedError(Exception):
     """The database refused a group of several appends. Nothing of it landed: send each member alone."""
+
+
+class CancelledUnitError(asyncio.CancelledError):
+    """The caller was cancelled after its unit was begun. The unit was settled first.
+
+    Attributes:
+        error: What the unit raised; None if it landed.
+    """
+
+    def __init__(self, error: BaseException | None) -> None:
+        super().__init__()
+        self.error = error
 
 
 class Driver(Protocol):

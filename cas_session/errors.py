@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from cas_session.snapshot import Version
 
+FailureKind = Literal["retryable", "unsupported", "too_large", "no_chain", "permanent"]
 Change = Literal["appended", "rewritten", "deleted", "missing"]
 
 
@@ -135,6 +136,28 @@ class ItemDecodingError(CasSessionError):
         super().__init__(f"session {session_id!r}: the item at seq {seq} cannot be decoded: {why}")
         self.session_id = session_id
         self.seq = seq
+
+
+class CompactorError(CasSessionError):
+    """A compactor failed. The history is as it was.
+
+    Attributes:
+        kind: ``retryable`` (the same call may succeed later), ``unsupported`` (this server has no such
+            endpoint, use another compactor), ``too_large`` (send less), ``no_chain`` (the server does not
+            have that response, send the items), ``permanent``.
+        retry_after_s: Seconds that the server asked for before the next call.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: FailureKind = "permanent",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.retry_after_s = retry_after_s
 
 
 class StoreClosedError(CasSessionError):

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from cas_session.driver import CancelledUnitError
+
 _T = TypeVar("_T")
 
 
@@ -19,7 +21,8 @@ async def settle(begun: Awaitable[_T], *, withdraw: Callable[[], bool] | None = 
             now. If it says yes the cancellation goes on at once, and ``begun`` is not waited for.
 
     Raises:
-        asyncio.CancelledError: The caller was cancelled; ``begun`` has ended, or was withdrawn.
+        CancelledUnitError: The caller was cancelled, and ``begun`` has ended; it carries what that raised.
+        asyncio.CancelledError: The caller was cancelled, and ``begun`` was withdrawn.
     """
     future = asyncio.ensure_future(begun)
     cancelled: asyncio.CancelledError | None = None
@@ -31,7 +34,5 @@ async def settle(begun: Awaitable[_T], *, withdraw: Callable[[], bool] | None = 
             if withdraw is not None and withdraw():
                 raise cancelled from None
     if cancelled is not None:
-        if not future.cancelled():
-            future.exception()  # it is answered for: without a look the loop would log it as forgotten
-        raise cancelled
+        raise CancelledUnitError(cancelled if future.cancelled() else future.exception()) from None
     return future.result()

@@ -1,0 +1,125 @@
+"""CompactionPolicy: when to compact, how much, and what to do about writes that came between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from cas_session.compaction.cuts import OPEN_CALL_AGE_S, is_user_message, item_type
+from cas_session.retry import MODEL, RetryPolicy
+from cas_session.snapshot import Item
+
+MANY_CANDIDATES = 10  # the threshold of openai-agents' OpenAIResponsesCompactionSession
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerContext:
+    """What a trigger decides on.
+
+    Attributes:
+        session_id: The session.
+        items: The whole history, oldest first; not to be changed.
+        byte_count: UTF-8 bytes of the stored items.
+        response_id: The provider's response that the caller named, if any.
+    """
+
+    session_id: str
+    items: Sequence[Item]
+    byte_count: int
+    response_id: str | None = None
+
+    @property
+    def candidates(self) -> list[Item]:
+        """The items that are neither user messages nor compaction items."""
+        return [item for item in self.items if not is_user_message(item) and item_type(item) != "compaction"]
+
+
+Trigger = Callable[[TriggerContext], bool]
+
+
+def when_candidates(count: int) -> Trigger:
+    """At ``count`` or more items that are neither user messages nor compaction items."""
+    return lambda context: len(context.candidates) >= count
+
+
+def when_items(count: int) -> Trigger:
+    """At ``count`` or more items of any kind."""
+    return lambda context: len(context.items) >= count
+
+
+def when_bytes(count: int) -> Trigger:
+    """At ``count`` or more UTF-8 bytes of stored items."""
+    return lambda context: context.byte_count >= count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPolicy:
+    """How a session is compacted. A frozen value, checked when it is built.
+
+    Attributes:
+        trigger: Says whether a history is worth a model call.
+        keep_last_turns: Turns at the end that stay as they are; a turn starts at a user message.
+        pinned: True for an item that is to be kept verbatim, with its whole group, behind the output.
+        min_savings: The output must be smaller by this part (0.10 = a tenth), or the history stays.
+        deadline_s: Seconds for one model call.
+        lease_s: Seconds for which one worker has the right to compact a session; renewed before each call.
+        open_call_age_s: Seconds after which a call without output, with a later user turn, is dead.
+        max_model_calls: Model calls of one compaction at most.
+        model_retry: How a failed model call is tried again, within ``max_model_calls``.
+        on_append: Only appends came between: ``rebase`` keeps the answer and leaves the new items behind it,
+            ``retry`` starts from the current state, ``skip`` leaves the history untouched.
+        on_rewrite: A pop, clear, replace, restore, delete or other compaction came between: ``retry`` loads
+            again and asks the trigger again, ``skip`` leaves the history untouched.
+        on_error: ``report`` tells failures in the report only, ``raise`` raises them as well.
+    """
+
+    trigger: Trigger = field(default=when_candidates(MANY_CANDIDATES))
+    keep_last_turns: int = 0
+    pinned: Callable[[Item], bool] | None = None
+    min_savings: float = 0.10
+    deadline_s: float = 300
+    lease_s: float = 330
+    open_call_age_s: float = OPEN_CALL_AGE_S
+    max_model_calls: int = 2
+    model_retry: RetryPolicy = MODEL
+    on_append: Literal["rebase", "retry", "skip"] = "rebase"
+    on_rewrite: Literal["retry", "skip"] = "retry"
+    on_error: Literal["report", "raise"] = "report"
+
+    def __post_init__(self) -> None:
+        _check(callable(self.trigger), "trigger", self.trigger, "a callable on a TriggerContext")
+        _check(self.pinned is None or callable(self.pinned), "pinned", self.pinned, "a callable on an item")
+        _check(_is_count(self.keep_last_turns, 0), "keep_last_turns", self.keep_last_turns, "an int >= 0")
+        _check(0 <= self.min_savings < 1, "min_savings", self.min_savings, "a part of 1, from 0 to below 1")
+        _check(self.deadline_s > 0, "deadline_s", self.deadline_s, "seconds above 0")
+        _check(
+            self.lease_s > self.deadline_s,
+            "lease_s",
+            self.lease_s,
+            f"seconds above deadline_s={self.deadline_s}, or the lease ends while the model is asked",
+        )
+        _check(self.open_call_age_s > 0, "open_call_age_s", self.open_call_age_s, "seconds above 0")
+        _check(_is_count(self.max_model_calls, 1), "max_model_calls", self.max_model_calls, "an int >= 1")
+        _check(
+            self.on_append in ("rebase", "retry", "skip"),
+            "on_append",
+            self.on_append,
+            "rebase, retry or skip",
+        )
+        _check(self.on_rewrite in ("retry", "skip"), "on_rewrite", self.on_rewrite, "retry or skip")
+        _check(self.on_error in ("report", "raise"), "on_error", self.on_error, "report or raise")
+
+    @classmethod
+    def strict(cls, **changes: object) -> Self:
+        """The row-version rule to the letter: any change is a mismatch, tried again from what is there."""
+        return cls(**{"on_append": "retry", "on_rewrite": "retry", **changes})  # type: ignore[arg-type]
+
+
+def _check(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"CompactionPolicy.{name} must be {wanted}; got {value!r}")
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

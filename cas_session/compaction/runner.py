@@ -1,0 +1,16 @@
+"""What a compaction tells the run of openai-agents that asked for it; agents itself is never imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def add_usage(wrapper: Any, usage: Mapping[str, Any]) -> None:
+    """Add the tokens of one model call to the usage of a run's context, if there is one."""
+    total: Any = getattr(wrapper, "usage", None)
+    add = getattr(total, "add", None)
+    if not callable(add) or not usage:
+        return
+    counts = {name: usage.get(name) or 0 for name in ("input_tokens", "output_tokens", "total_tokens")}
+    add(type(total)(requests=1, **counts))
