@@ -220,7 +220,7 @@ class Rules:
         return self._remove(state, lambda row: self.is_erased(state.manifest, row))
 
     def prune(self, state: State, cutoff: int, op_cutoff: int = 0) -> State:
-        """Remove the erased, what version ``cutoff`` or one before it hid, and op rows below ``op_cutoff``."""
+        """Remove the erased, what ``cutoff`` or a version before it hid, and op rows below ``op_cutoff``."""
         state = self.remove_erased(state)
         hiding = state.ops[cutoff]
         if hiding is not None:
