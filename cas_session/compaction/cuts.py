@@ -153,7 +153,7 @@ def find_cut(
     fresh = next(
         (i for i in range(folded, limit) if i not in kept and history.types[i] not in SETTINGS), limit
     )
-    if fresh >= limit:
+    if fresh >= limit or limit < history.behind_compaction:
         return NoCut("nothing_to_compact")
     waiting = [i for i in history.waiting if i not in dead]
     whole = [k for k in history.whole if max(fresh + 1, history.behind_compaction) <= k <= limit]
@@ -247,7 +247,7 @@ class _History:
         """
         if self.refused:
             return 0
-        return min((self.first[index] for index in waiting), default=len(self.items))
+        return min(waiting, default=len(self.items))
 
     def turn_start(self, turns: int) -> int:
         """Where the n-th newest turn starts; the end for 0, the beginning if there are fewer turns."""
@@ -266,8 +266,7 @@ class _History:
     def dead(self, is_old: Callable[[int], bool]) -> set[int]:
         """Those of the waiting whose partner will not come: old, with a later user message behind them."""
         last_turn = self.turn_start(1)
-        alive = {self.first[i] for i in self.waiting if i >= last_turn or not is_old(i)}
-        return {i for i in self.waiting if self.first[i] not in alive}
+        return {i for i in self.waiting if i < last_turn and is_old(i)}
 
     def settings_in_force(self, position: int) -> set[int]:
         """The newest additional_tools before the position, and the newest of each configured setting."""

@@ -238,6 +238,7 @@ def test_reasoning_reaches_over_outputs_that_the_server_made() -> None:
 
     assert allowed_cuts([reasoning(), shell[0] | hosted, shell[1], REPLY]) == [4]
     assert allowed_cuts([reasoning(), *search, REPLY]) == [4]
+    assert allowed_cuts([reasoning(), call("p", "program"), output("p", "program_output"), REPLY]) == [4]
     assert allowed_cuts([reasoning(), *shell, REPLY]) == [3, 4]
 
 
@@ -275,6 +276,12 @@ def test_a_compaction_may_have_written_more_than_its_compaction_item() -> None:
 
 def test_a_compaction_item_that_nobody_here_wrote_can_be_compacted_with_what_it_stands_for() -> None:
     assert cut([USER, REPLY, COMPACTION], compacted=0).position == 3
+
+
+def test_turns_to_keep_that_reach_over_a_compaction_item_leave_nothing_to_compact() -> None:
+    items = [USER, REPLY, USER, COMPACTION, USER, REPLY]
+
+    assert NoCut("nothing_to_compact") == find_cut(items, compacted=0, keep_last_turns=2)
 
 
 # What stays word for word

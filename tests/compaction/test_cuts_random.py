@@ -132,7 +132,7 @@ class Conversation:
     def rare(self) -> None:
         kind = self.rng.choice(["settings", "developer", "in-band compaction", "interrupted"])
         if kind == "settings":
-            update = self.rng.choice(
+            update: Item = self.rng.choice(
                 [
                     {"type": "additional_tools", "role": "developer", "tools": []},
                     {"type": "configuration_update", "reasoning": {"effort": "low"}},

@@ -239,7 +239,9 @@ def test_envelopes_of_a_wrapping_session_are_recognised() -> None:
 
 KEYS = ["type", "role", "id", "call_id", "content", "output", "caller", "text", "image_url"]
 WORDS = ["message", "reasoning", "function_call", "input_image", "output_text", "user", "program"]
-values = st.sampled_from([*WORDS, None, True, 7, "", [], {}, [None], [[]], {"type": "program"}])
+values: st.SearchStrategy[Any] = st.sampled_from(
+    [*WORDS, None, True, 7, "", [], {}, [None], [[]], {"type": "program"}]
+)
 parts = st.lists(st.dictionaries(st.sampled_from(KEYS), values, max_size=3), max_size=2)
 objects = st.dictionaries(st.sampled_from(KEYS), values | parts, max_size=4)
 
