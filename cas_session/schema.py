@@ -68,7 +68,7 @@ session = Table(
 event.listen(
     session,
     "after_create",
-    DDL("ALTER TABLE cas_session SET (fillfactor = 80)").execute_if(dialect="postgresql"),
+    DDL("ALTER TABLE cas_session SET (fillfactor = 80)").execute_if(dialect="postgresql"),  # type: ignore[no-untyped-call]
 )
 
 item = Table(

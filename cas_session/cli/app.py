@@ -1,0 +1,67 @@
+"""What `cas-session` offers. A command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="cas-session",
+    help="Conversations of agent servers on SQLite and Postgres.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cas-session {version('cas-session')}")
+        raise typer.Exit
+
+
+@app.callback()
+def cas_session(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def migrate(
+    url: Annotated[
+        str,
+        typer.Argument(
+            envvar="CAS_SESSION_URL",
+            show_envvar=True,
+            help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.",
+        ),
+    ],
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit status 2 if needed.")] = False,
+) -> None:
+    """Bring the tables of a database to the schema of this release."""
+    from cas_session.migrate import check_revision, hide_password
+
+    if check and _is_missing_file(url):
+        check_revision(None, url)
+    revision = asyncio.run(_migrate(url, change=not check))
+    typer.echo(f"{hide_password(url)} is at {revision}")
+
+
+async def _migrate(url: str, *, change: bool) -> str | None:
+    from cas_session.store import SessionStore
+
+    async with SessionStore(url, migrate=change) as store:
+        return await store.backend.driver.schema_revision()
+
+
+def _is_missing_file(url: str) -> bool:
+    """Whether opening the URL would make a SQLite file."""
+    scheme, _, file = url.partition(":///")
+    return scheme.startswith("sqlite") and bool(file) and not Path(file.partition("?")[0]).exists()
