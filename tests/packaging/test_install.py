@@ -55,8 +55,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The wheel and the sdist, the wheel built from the sdist."""
     folder = tmp_path_factory.mktemp("built")
-    python = environment(folder / "builder", "build")
-    run(python, "-m", "build", "-o", folder, checkout, cwd=folder)
+    run(sys.executable, "-m", "build", "-o", folder, checkout, cwd=folder)
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
