@@ -122,11 +122,17 @@ class Backend:
         return task
 
     async def close(self) -> None:
-        """Wait for what is under way, background work and its calls included, then close the driver."""
-        while self._tasks or self._calls:
-            if self._tasks:
-                await asyncio.wait(self._tasks)
-            await self._idle.wait()
+        """Wait for what is under way, then close the driver.
+
+        Work in the background gets as long as one call may take, and is cancelled then.
+        """
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._call_timeout_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        await self._idle.wait()
         await self._writer.drain()
         await self.driver.close()
 

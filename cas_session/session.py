@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from cas_session import codec, events
@@ -15,7 +16,7 @@ from cas_session.compaction.engine import MODES, CompactionRun, Hooks, Mode
 from cas_session.compaction.plan import Plan
 from cas_session.compaction.policy import CompactionPolicy
 from cas_session.compaction.report import CompactionReport
-from cas_session.compaction.runner import add_usage
+from cas_session.compaction.runner import add_usage, used_tokens
 from cas_session.driver import (
     Append,
     Clear,
@@ -409,7 +410,10 @@ class CasSession:
             response=_response(given.get("response_id"), given.get("store")),
             wrapper=wrapper,
         )
-        await run.run()
+        if self._policy.background:
+            self._backend.spawn(run.run_unattended())
+        else:
+            await run.run()
 
     async def _defer_compaction(self, response_id: str, store: bool | None = None) -> None:
         """Called by a runner instead of `run_compaction` while tool outputs are still to be answered."""
@@ -535,10 +539,11 @@ class CasSession:
             self.session_id,
             compactor=self._compactor,
             policy=self._policy,
-            state=self._chain,
+            state=replace(self._chain) if self._policy.background else self._chain,
             force=force,
             mode=chosen,
             response=response,
+            used_tokens=used_tokens(wrapper),
             hooks=Hooks(landed=landed, paid=lambda usage: add_usage(wrapper, usage)),
             policies=self._retry,
         )

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, get_args
 from cas_session import codec, events
 from cas_session.backend import Backend
 from cas_session.compaction.chain import ChainState, current
+from cas_session.compaction.cooldown import ATTEMPTS_READ, resting_until
 from cas_session.compaction.cuts import NoCut
 from cas_session.compaction.output import OutputRejected, normalise_output
 from cas_session.compaction.plan import Plan, plan_chain, plan_input
@@ -81,6 +82,7 @@ class CompactionRun:
         mode: How the model may get the history.
         response: The provider's response that ends the history as the object knows it, and whether it was
             stored; None if the caller named none.
+        used_tokens: Of the run's last request and answer; None if not known.
         hooks: Who is told.
         policies: The session's retry budgets.
     """
@@ -96,6 +98,7 @@ class CompactionRun:
         force: bool = False,
         mode: Mode = "auto",
         response: tuple[str, bool | None] | None = None,
+        used_tokens: int | None = None,
         hooks: Hooks = Hooks(),  # frozen
         policies: RetryPolicies | None = None,
     ) -> None:
@@ -107,6 +110,7 @@ class CompactionRun:
         self._force = force
         self._mode: Mode = mode
         self._response = response
+        self._used_tokens = used_tokens
         self._hooks = hooks
         self._policies = policies
         self._attempt_id = secrets.token_hex(16)
@@ -142,6 +146,15 @@ class CompactionRun:
                 raise
         return self._report
 
+    async def run_unattended(self) -> None:
+        """Compact with nobody to wait for it: what goes wrong is told as an event only."""
+        try:
+            await self.run()
+        except CasSessionError:
+            pass  # told already, and raised for a caller that is not there
+        except Exception as error:  # nobody would take it
+            await self._finish("failed", _words(error))
+
     async def defer(self) -> None:
         """Record and mark the response if a compaction is due; its tool outputs are still to be answered."""
         loaded = await self._load()
@@ -157,6 +170,7 @@ class CompactionRun:
 
     async def _attempt(self) -> None:
         plan = self._plan_from(await self._load())
+        await self._rest()
         await self._take_lease(plan)
         texts = self._judge(plan, await self._ask(plan))
         # Replace, tell, finish: one unit, so that a cancellation finds it done or not begun.
@@ -219,7 +233,11 @@ class CompactionRun:
 
     def _is_due(self, loaded: Loaded, items: list[Item]) -> bool:
         context = TriggerContext(
-            self._session_id, items, loaded.manifest.byte_count, current(loaded).response_id
+            self._session_id,
+            items,
+            loaded.manifest.byte_count,
+            current(loaded).response_id,
+            None if self._again else self._used_tokens,  # a rewrite made them another history's
         )
         return _users_own(lambda: self._policy.trigger(context))
 
@@ -231,6 +249,15 @@ class CompactionRun:
         return plan
 
     # -- pay
+
+    async def _rest(self) -> None:
+        """Leave the model alone after an attempt: a failing provider is not asked at each turn."""
+        if self._force or self._leased:
+            return
+        attempts = await self._tell(lambda driver: driver.compactions(self._session_id, limit=ATTEMPTS_READ))
+        until = resting_until(attempts, self._policy)
+        if until is not None and datetime.now(UTC) < until:
+            raise _Stop("cooldown", f"the last attempt was {attempts[0].decision}; resting until {until}")
 
     async def _take_lease(self, plan: Plan) -> None:
         lease = timedelta(seconds=self._policy.lease_s)
@@ -341,7 +368,7 @@ class CompactionRun:
         """Whether this failure is worth another plan, and after which wait."""
         if isinstance(error, _Moved):
             return AT_ONCE
-        if self._calls >= self._policy.max_model_calls:
+        if self._calls >= self._policy.max_model_calls or self._has_spent_its_tokens():
             return None
         if isinstance(error, VersionConflictError):
             appended = error.change == "appended"
@@ -364,6 +391,11 @@ class CompactionRun:
         if wait_s > self._policy.deadline_s:
             return None
         return replace(self._policy.model_retry, wait_initial_s=wait_s, wait_max_s=wait_s, jitter=False)
+
+    def _has_spent_its_tokens(self) -> bool:
+        usage, most = self._report.usage, self._policy.max_model_tokens
+        total = usage.get("total_tokens", usage.get("input_tokens", 0) + usage.get("output_tokens", 0))
+        return most is not None and total >= most
 
     async def _finish(
         self,

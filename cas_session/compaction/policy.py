@@ -22,12 +22,15 @@ class TriggerContext:
         items: The whole history, oldest first; not to be changed.
         byte_count: UTF-8 bytes of the stored items.
         response_id: The provider's response that the caller named, if any.
+        used_tokens: Tokens of the run's last request and answer, as the provider counted them; None if no
+            run is there.
     """
 
     session_id: str
     items: Sequence[Item]
     byte_count: int
     response_id: str | None = None
+    used_tokens: int | None = None
 
     @property
     def candidates(self) -> list[Item]:
@@ -53,6 +56,21 @@ def when_bytes(count: int) -> Trigger:
     return lambda context: context.byte_count >= count
 
 
+def estimated_tokens(context: TriggerContext) -> int:
+    """Four bytes a token: right within a third for English prose and JSON, too low for other scripts."""
+    return context.byte_count // 4
+
+
+def when_tokens(count: int, *, counter: Callable[[TriggerContext], int] = estimated_tokens) -> Trigger:
+    """At ``count`` or more tokens: those that the run used if that is known, else those of ``counter``."""
+
+    def is_due(context: TriggerContext) -> bool:
+        used = context.used_tokens
+        return (used if used is not None else counter(context)) >= count
+
+    return is_due
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPolicy:
     """How a session is compacted. A frozen value, checked when it is built.
@@ -65,12 +83,17 @@ class CompactionPolicy:
         deadline_s: Seconds for one model call.
         lease_s: Seconds for which one worker has the right to compact a session; renewed before each call.
         open_call_age_s: Seconds after which a call without output, with a later user turn, is dead.
+        cooldown_s: Seconds after a success in which the trigger is not asked again.
+        failure_cooldown_s: The same after a failure, doubled with each further one, for all workers.
+        failure_cooldown_max_s: Seconds, the longest of them.
         max_model_calls: Model calls of one compaction at most.
+        max_model_tokens: Tokens after which one compaction makes no further call; None: no limit.
         model_retry: How a failed model call is tried again, within ``max_model_calls``.
         on_append: Only appends came between: ``rebase`` keeps the answer and leaves the new items behind it,
             ``retry`` starts from the current state, ``skip`` leaves the history untouched.
         on_rewrite: A pop, clear, replace, restore, delete or other compaction came between: ``retry`` loads
             again and asks the trigger again, ``skip`` leaves the history untouched.
+        background: `run_compaction` returns at once, and the store finishes the work.
         on_error: ``report`` tells failures in the report only, ``raise`` raises them as well.
     """
 
@@ -81,10 +104,15 @@ class CompactionPolicy:
     deadline_s: float = 300
     lease_s: float = 330
     open_call_age_s: float = OPEN_CALL_AGE_S
+    cooldown_s: float = 0
+    failure_cooldown_s: float = 60
+    failure_cooldown_max_s: float = 1800
     max_model_calls: int = 2
+    max_model_tokens: int | None = None
     model_retry: RetryPolicy = MODEL
     on_append: Literal["rebase", "retry", "skip"] = "rebase"
     on_rewrite: Literal["retry", "skip"] = "retry"
+    background: bool = False
     on_error: Literal["report", "raise"] = "report"
 
     def __post_init__(self) -> None:
@@ -100,7 +128,15 @@ class CompactionPolicy:
             f"seconds above deadline_s={self.deadline_s}, or the lease ends while the model is asked",
         )
         _check(self.open_call_age_s > 0, "open_call_age_s", self.open_call_age_s, "seconds above 0")
+        for name in ("cooldown_s", "failure_cooldown_s", "failure_cooldown_max_s"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "seconds, 0 or more")
         _check(_is_count(self.max_model_calls, 1), "max_model_calls", self.max_model_calls, "an int >= 1")
+        _check(
+            self.max_model_tokens is None or _is_count(self.max_model_tokens, 1),
+            "max_model_tokens",
+            self.max_model_tokens,
+            "None or an int >= 1",
+        )
         _check(
             self.on_append in ("rebase", "retry", "skip"),
             "on_append",
