@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Literal, TypeVar
@@ -19,6 +20,7 @@ from sqlalchemy.pool import StaticPool
 from cas_session.driver import (
     Append,
     BeginCompaction,
+    CancelledUnitError,
     Chain,
     Clear,
     CompactionRow,
@@ -83,6 +85,8 @@ class SqliteDriver:
         self._call_timeout_s = call_timeout_s
         self._writes: Lane | None = None
         self._reads: Lane | None = None
+        self._pruned_through = ""  # the session_id up to which prune has looked
+        self._closing: asyncio.Future[None] | None = None
 
     # Life
 
@@ -91,12 +95,13 @@ class SqliteDriver:
         links: list[Link] = []
         try:
             # The first one turns on WAL; the others find it on.
-            links.append(await self._connect(links))
+            await self._connect(links)
             if self._path != MEMORY:
                 for _ in range(self._reader_count):
-                    links.append(await self._connect(links, query_only=True))
+                    await self._connect(links, query_only=True)
         except BaseException:
-            await settle(_close_all(links))
+            with _plainly_cancelled():
+                await settle(_close_links(links))
             raise
         turn = Turn(self._path, bound_s=self._busy_timeout_s)
         self._writes = Lane(links[:1], turn=turn, call_timeout_s=self._call_timeout_s)
@@ -112,8 +117,11 @@ class SqliteDriver:
         await self._writer.run(Unit(_migrate, begin=None), bounded=False)
 
     async def close(self) -> None:
-        lanes = [lane for lane in (self._reads, self._writes) if lane is not None]
-        await settle(_close_all(dict.fromkeys(lanes)))
+        if self._closing is None:
+            lanes = {lane for lane in (self._reads, self._writes) if lane is not None}
+            self._closing = asyncio.ensure_future(_close_lanes(lanes))
+        with _plainly_cancelled():
+            await settle(self._closing)
 
     async def ping(self) -> None:
         await self._read(units.ping)
@@ -187,18 +195,32 @@ class SqliteDriver:
     # Upkeep
 
     async def prune(self, prune: Prune) -> int:
-        """Remove one batch. The search for it runs on a reader, so that it holds up no writer."""
+        """Remove one batch. The search for it runs on a reader, so that it holds up no writer; it goes on
+        where the call before it stopped, and a 0 has looked at every session."""
         cutoffs = await self._read(partial(units.read_cutoffs, prune=prune))
-        after = ""
+        looked_at_all = self._pruned_through == ""
         while True:
-            find = partial(units.find_prunable, cutoffs=cutoffs, after=after, sessions=PRUNE_SESSIONS)
-            session_ids = await self._read(find)
-            if not session_ids:
-                return 0
-            work = partial(units.prune_sessions, cutoffs=cutoffs, session_ids=session_ids, batch=prune.batch)
-            if removed := await self._write(work):
-                return removed
-            after = session_ids[-1]
+            session_ids = await self._read(
+                partial(
+                    units.find_prunable,
+                    cutoffs=cutoffs,
+                    after=self._pruned_through,
+                    sessions=PRUNE_SESSIONS,
+                )
+            )
+            if session_ids:
+                removed = await self._write(
+                    partial(units.prune_sessions, cutoffs=cutoffs, session_ids=session_ids, batch=prune.batch)
+                )
+                if removed < prune.batch:
+                    self._pruned_through = session_ids[-1]
+                if removed:
+                    return removed
+            else:
+                self._pruned_through = ""
+                if looked_at_all:
+                    return 0
+                looked_at_all = True
 
     async def forget(self, session_id: str) -> bool:
         return await self._write(partial(units.forget, session_id=session_id))
@@ -217,26 +239,40 @@ class SqliteDriver:
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._reads is None:
             raise StoreClosedError("the database is not open")
-        return await self._reads.run(Unit(work, begin="BEGIN"))
+        with _plainly_cancelled():
+            return await self._reads.run(Unit(work, begin="BEGIN"))
 
-    async def _connect(self, links: list[Link], *, query_only: bool = False) -> Link:
+    async def _connect(self, links: list[Link], *, query_only: bool = False) -> None:
         link = Link(
             self._path,
             synchronous=self._synchronous,
             busy_timeout_s=self._busy_timeout_s,
             query_only=query_only,
         )
-        try:
+        links.append(link)  # before it is open: a cancelled open may have opened it all the same
+        with _plainly_cancelled():
             await link.open()
-        except asyncio.CancelledError:
-            links.append(link)  # it may have been opened all the same: the caller closes it
-            raise
-        return link
 
 
-async def _close_all(links: Sequence[Link] | dict[Lane, None]) -> None:
-    for link in links:
-        await link.close()
+@contextmanager
+def _plainly_cancelled() -> Iterator[None]:
+    """For what changes nothing: nobody needs to know how it ended."""
+    try:
+        yield
+    except CancelledUnitError:
+        raise asyncio.CancelledError from None
+
+
+async def _close_links(links: Sequence[Link]) -> None:
+    async with AsyncExitStack() as stack:
+        for link in links:
+            stack.push_async_callback(link.close)
+
+
+async def _close_lanes(lanes: Iterable[Lane]) -> None:
+    async with AsyncExitStack() as stack:
+        for lane in lanes:
+            stack.push_async_callback(lane.close)
 
 
 def _migrate(raw: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -367,10 +367,11 @@ class Lane:
         """Refuse new units, wait for those that are there, end the threads."""
         self._closed = True
         await self._quiet.wait()
-        for link in self._links:
-            await link.close()
-        if self._turn is not None:
-            self._turn.close()
+        async with AsyncExitStack() as stack:
+            if self._turn is not None:
+                stack.callback(self._turn.close)
+            for link in self._links:
+                stack.push_async_callback(link.close)
 
     def _advance(self) -> None:
         while self._idle and self._queue:
@@ -399,7 +400,7 @@ class Lane:
     def _finish(self, link: Link, units: list[Unit[Any]], hop: asyncio.Future[list[Any]]) -> None:
         self._idle.append(link)
         error = hop.exception()
-        outcomes = hop.result() if error is None else [error] * len(units)
+        outcomes = hop.result() if error is None else [translate(error)] * len(units)
         for unit, outcome in zip(units, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 _answer_error(unit.answer, outcome)

@@ -111,6 +111,13 @@ SELECT seq, data, created_at
  LIMIT ?
 """
 
+READ_RAW_ITEMS = """
+SELECT seq, CAST(data AS BLOB)
+  FROM cas_session_item
+ WHERE session_id = ?
+ ORDER BY seq
+"""
+
 READ_LAST_ITEM = """
 SELECT seq, gen, data
   FROM cas_session_item
@@ -161,10 +168,12 @@ UPDATE cas_session_item
 """
 
 READ_POPPED_ITEM = """
-SELECT data
-  FROM cas_session_item
- WHERE session_id = ?
-   AND popped = ?
+SELECT i.data
+  FROM cas_session AS s
+  JOIN cas_session_item AS i ON i.session_id = s.session_id
+ WHERE s.session_id = ?
+   AND i.popped = ?
+   AND i.gen >= s.erased_epoch
 """
 
 INSERT_OP = """
@@ -274,7 +283,7 @@ SELECT attempt_id, session_id, status, owner, started_at, expires_at, finished_a
  LIMIT ?
 """
 
-# The pages begin behind (:moment, :session_id); no moment is the first page. Version 0 counts as none.
+# A page begins behind (:moment, :session_id). Version 0 counts as none.
 LIST_CREATED = """
 SELECT session_id,
        version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,

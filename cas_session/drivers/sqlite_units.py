@@ -40,6 +40,7 @@ from cas_session.driver import (
 from cas_session.drivers import sqlite_sql as sql
 from cas_session.errors import (
     Change,
+    ItemDecodingError,
     OperationMismatchError,
     SessionNotFoundError,
     VersionConflictError,
@@ -62,9 +63,8 @@ def load(raw: sqlite3.Connection, load: Load) -> Loaded:
     if row is None:
         return Loaded(None, [])
     limit = -1 if load.limit is None else min(load.limit, LARGEST)
-    found = raw.execute(
-        sql.READ_ITEMS_WITH_AGES if load.ages else sql.READ_ITEMS, (*_visible(row), limit)
-    ).fetchall()
+    statement = sql.READ_ITEMS_WITH_AGES if load.ages else sql.READ_ITEMS
+    found = _fetch_items(raw, load.session_id, statement, (*_visible(row), limit))
     found.reverse()
     if load.ages:
         return Loaded(row, [(seq, text) for seq, text, _ in found], [_moment(at) for _, _, at in found])
@@ -77,7 +77,7 @@ def load_as_of(raw: sqlite3.Connection, session_id: str, version: int) -> Loaded
     if row is None or row.manifest.version == 0:
         raise SessionNotFoundError(session_id)
     source = _retained(raw, row, version)
-    rows = raw.execute(sql.READ_ITEMS_AS_OF, _as_of(row, source)).fetchall()
+    rows = _fetch_items(raw, session_id, sql.READ_ITEMS_AS_OF, _as_of(row, source))
     _check_complete(session_id, source, len(rows))
     return Loaded(replace(row, manifest=source), rows)
 
@@ -336,7 +336,7 @@ def begin_compaction(raw: sqlite3.Connection, begin: BeginCompaction) -> Literal
             begin.attempt_id,
             begin.session_id,
             begin.owner,
-            _later(begin.lease),
+            _shift(begin.lease.total_seconds()),
             begin.trigger,
             begin.source.version,
             begin.source.version.nonce,
@@ -352,7 +352,7 @@ def begin_compaction(raw: sqlite3.Connection, begin: BeginCompaction) -> Literal
 
 
 def renew_compaction(raw: sqlite3.Connection, attempt_id: str, lease: timedelta) -> bool:
-    return raw.execute(sql.RENEW_COMPACTION, (_later(lease), attempt_id)).rowcount == 1
+    return raw.execute(sql.RENEW_COMPACTION, (_shift(lease.total_seconds()), attempt_id)).rowcount == 1
 
 
 def finish_compaction(raw: sqlite3.Connection, finish: FinishCompaction) -> None:
@@ -387,7 +387,7 @@ def remove_erased(raw: sqlite3.Connection, session_id: str, batch: int) -> int:
 
 def read_cutoffs(raw: sqlite3.Connection, prune: Prune) -> tuple[str, str]:
     """The moments up to which items and op rows have been kept long enough, by the database's clock."""
-    ages = (_earlier(prune.retain), _earlier(max(prune.fence, prune.retain)))
+    ages = (_shift(-prune.retain.total_seconds()), _shift(-max(prune.fence, prune.retain).total_seconds()))
     item_cutoff, op_cutoff = raw.execute(sql.READ_CUTOFFS, ages).fetchone()
     return str(item_cutoff), str(op_cutoff)
 
@@ -587,6 +587,27 @@ def _replaced(before: Manifest, nonce: str, items: int, size: int) -> Manifest:
     )
 
 
+def _fetch_items(raw: sqlite3.Connection, session_id: str, statement: str, parameters: Any) -> list[Any]:
+    try:
+        return raw.execute(statement, parameters).fetchall()
+    except sqlite3.OperationalError as error:
+        if hasattr(error, "sqlite_errorcode"):
+            raise
+        # Python's module, not SQLite, refused a text, and its message quotes it: say which one it is instead.
+        for seq, data in raw.execute(sql.READ_RAW_ITEMS, (session_id,)):
+            if not _is_utf8(data):
+                raise ItemDecodingError(session_id, seq, "it is no UTF-8") from None
+        raise
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _insert_items(
     raw: sqlite3.Connection, session_id: str, start: int, gen: int, texts: Sequence[str]
 ) -> None:
@@ -746,9 +767,6 @@ def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(" ", timespec="milliseconds")
 
 
-def _later(span: timedelta) -> str:
-    return f"+{span.total_seconds():.3f} seconds"
-
-
-def _earlier(span: timedelta) -> str:
-    return f"-{span.total_seconds():.3f} seconds"
+def _shift(seconds: float) -> str:
+    """The modifier that moves 'now' by so many seconds."""
+    return f"{seconds:+.3f} seconds"
