@@ -20,6 +20,7 @@ from cas_session.backend import Backend
 from cas_session.checks import check_id
 from cas_session.driver import Driver, ListSessions, Prune, SessionRow
 from cas_session.errors import ConfigurationError, StoreClosedError
+from cas_session.maintenance import maintain, prune_all
 from cas_session.retry import RetryPolicies, Timing
 from cas_session.snapshot import Version
 
@@ -64,6 +65,8 @@ class SessionStore:
         pool_size: Connections at most.
         connect_timeout_s: Seconds for a new connection.
         call_timeout_s: Seconds for one call to the database.
+        maintenance_interval_s: Seconds between two prunings, on one worker of all; None leaves them to
+            `prune`.
         worker: Who writes, for the audit trail; by default host and process.
         on_event: Hears the facts of `cas_session.events`.
         timing: Clock, sleep and randomness of the retry loops.
@@ -82,6 +85,7 @@ class SessionStore:
         pool_size: int = 10,
         connect_timeout_s: float = 10,
         call_timeout_s: float = 30,
+        maintenance_interval_s: float | None = 3600,
         worker: str | None = None,
         on_event: events.Hook | None = None,
         timing: Timing = Timing(),
@@ -92,6 +96,8 @@ class SessionStore:
             raise ValueError(f"fence must be at least {SHORTEST_FENCE}, not {fence}")
         if pool_size < 1:
             raise ValueError(f"pool_size must be at least 1, not {pool_size}")
+        if maintenance_interval_s is not None and maintenance_interval_s <= 0:
+            raise ValueError(f"maintenance_interval_s must be above 0 or None, not {maintenance_interval_s}")
         self.compactor = compactor
         self.policy = policy
         self._driver, self._address = _driver_of(url, pool_size, connect_timeout_s, call_timeout_s)
@@ -99,6 +105,8 @@ class SessionStore:
         self._migrate = migrate
         self._prune = Prune(retain=retain, fence=fence)
         self._call_timeout_s = call_timeout_s
+        self._maintenance_interval_s = maintenance_interval_s
+        self._maintenance: asyncio.Task[None] | None = None
         self._worker = worker if worker is not None else f"{socket.gethostname()}:{os.getpid()}"
         self._hook = on_event
         self._timing = timing
@@ -129,12 +137,19 @@ class SessionStore:
             timing=self._timing,
             hook=self._hook,
         )
+        if self._maintenance_interval_s is not None:
+            self._maintenance = asyncio.get_running_loop().create_task(
+                maintain(self._open, self._prune, self._maintenance_interval_s)
+            )
         return self
 
     async def aclose(self) -> None:
         """Refuse new calls, wait for what is under way, and close every connection."""
         if self._open is not None and not self._closed:
             self._closed = True
+            if self._maintenance is not None:
+                self._maintenance.cancel()
+                await asyncio.wait([self._maintenance])
             await self._open.close()
 
     async def __aenter__(self) -> Self:
@@ -225,11 +240,7 @@ class SessionStore:
 
     async def prune(self) -> int:
         """Remove what is older than ``retain`` and ``fence``, in bounded batches; return how many rows."""
-        removed = 0
-        while gone := await self.backend.call(lambda driver: driver.prune(self._prune)):
-            removed += gone
-            await asyncio.sleep(0)
-        return removed
+        return await prune_all(self.backend, self._prune)
 
     async def forget(self, session_id: str) -> bool:
         """Remove every row of a deleted session, its tombstone too; False if it is not deleted.

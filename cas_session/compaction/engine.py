@@ -152,7 +152,7 @@ class CompactionRun:
             await self.run()
         except CasSessionError:
             pass  # told already, and raised for a caller that is not there
-        except Exception as error:  # nobody would take it
+        except Exception as error:  # noqa: BLE001  # nobody would take it
             await self._finish("failed", _words(error))
 
     async def defer(self) -> None:
