@@ -92,6 +92,7 @@ class SqliteDriver:
 
     async def open(self) -> None:
         check_file(self._path)
+        self._closing = None
         links: list[Link] = []
         try:
             # The first one turns on WAL; the others find it on.
