@@ -33,6 +33,7 @@ from cas_session.driver import (
 )
 from cas_session.errors import (
     CasSessionError,
+    Change,
     ConfigurationError,
     SessionNotFoundError,
     VersionConflictError,
@@ -496,12 +497,28 @@ class CasSession:
             events.publish(backend.hook, events.ErasureFailed(self.session_id, error))
 
     async def _nothing_to_write(self, expected_version: int | None) -> Version:
-        manifest = (await self._load(Load(self.session_id, 0))).manifest
-        if expected_version is not None and not _is_expected(expected_version, manifest.version):
+        loaded = await self._load(Load(self.session_id, 0))
+        actual = loaded.manifest.version
+        if expected_version is not None and not _is_expected(check_version(expected_version), actual):
+            change = await self._change_since(expected_version, loaded)
             raise VersionConflictError(
-                self.session_id, expected=expected_version, actual=manifest.version, change="rewritten"
+                self.session_id, expected=expected_version, actual=actual, change=change
             )
-        return manifest.version
+        return actual
+
+    async def _change_since(self, expected: int, loaded: Loaded) -> Change:
+        """What came between an expected version and the session as it was loaded."""
+        if loaded.row is None or loaded.manifest.version == 0:
+            return "missing"
+        if loaded.row.deleted_at is not None:
+            return "deleted"
+        if expected == 0:
+            return "appended" if loaded.manifest.epoch == 0 else "rewritten"
+        found = await self._backend.call(
+            lambda driver: driver.operations(self.session_id, limit=1, before=expected + 1), self._retry
+        )
+        known = [op.manifest for op in found if _is_expected(expected, op.manifest.version)]
+        return "appended" if known and known[0].epoch == loaded.manifest.epoch else "rewritten"
 
     async def _must_exist(self) -> Loaded:
         loaded = await self._load(Load(self.session_id, 0))
