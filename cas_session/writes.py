@@ -109,7 +109,14 @@ class Writer:
                 return policies.transient
             return None
 
-        return await retry(once, budget_of, timing=self._timing)
+        try:
+            return await retry(once, budget_of, timing=self._timing)
+        except CancelledUnitError:
+            raise
+        except asyncio.CancelledError:  # between two sendings
+            if sent_before:
+                self._cancelled(kind, write, WriteOutcomeUnknownError("cancelled", op_id=write.op_id))
+            raise
 
     async def append(self, append: Append, policies: RetryPolicies) -> Landed:
         """Append; unconditional first sendings that meet on one session leave as one statement."""
