@@ -33,6 +33,17 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from cas_session.testing.replies import (
+    Reply,
+    as_json,
+    echo,
+    function_call,
+    message,
+    new_id,
+    parts_of,
+    reasoning,
+    server_sent,
+)
 from cas_session.testing.strict import (
     InvalidRequestError,
     Item,
@@ -42,13 +53,22 @@ from cas_session.testing.strict import (
     item_type,
 )
 
+__all__ = [
+    "Fault",
+    "Hold",
+    "LoggedRequest",
+    "Reply",
+    "ResponsesEndpoint",
+    "function_call",
+    "message",
+    "reasoning",
+]
+
 PathName = Literal["responses", "compact"]
 
 PATHS: dict[str, PathName] = {"/v1/responses": "responses", "/v1/responses/compact": "compact"}
 ID_PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text
-DELTA_CHARS = 16  # of a text in one streamed event
-STREAMED = {"content", "summary", "arguments"}  # empty when an item is added, then filled by deltas
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, zero seconds: close() sends RST
 
 
@@ -83,7 +103,7 @@ class Fault:
         """Any status, with the API's error body."""
         kind = "server_error" if status >= 500 else "invalid_request_error"
         error = {"message": message, "type": kind, "param": None, "code": code}
-        return cls(status=status, body=_json({"error": error}))
+        return cls(status=status, body=as_json({"error": error}))
 
     @classmethod
     def server_error(cls) -> Self:
@@ -115,8 +135,8 @@ class Fault:
     @classmethod
     def output(cls, output: object) -> Self:
         """A compaction whose `output` is this value: an empty list, None, something that is no list."""
-        body = {"id": _new_id("resp"), "object": "response.compaction", "created_at": int(time.time())}
-        return cls(body=_json(body | {"output": output, "usage": _usage(0, 0)}), billed=True)
+        body = {"id": new_id("resp"), "object": "response.compaction", "created_at": int(time.time())}
+        return cls(body=as_json(body | {"output": output, "usage": _usage(0, 0)}), billed=True)
 
     @classmethod
     def empty_object(cls) -> Self:
@@ -148,55 +168,6 @@ class Fault:
         if self.cut is not None:
             return _CutResponse(self.cut, answer)
         return Response(self.body, self.status, headers=dict(self.headers), media_type=self.content_type)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """What the model says to one request: its output items, without the ids that the server gives.
-
-    The token counts override the estimates in `usage`.
-    """
-
-    output: tuple[Item, ...]
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-    @classmethod
-    def of(cls, *output: Item) -> Self:
-        """Any items in this order, from the functions below or as dictionaries."""
-        return cls(output=output)
-
-    @classmethod
-    def text(cls, text: str, *, reasoning: str | None = None) -> Self:
-        """An assistant message, after a reasoning item if there is a summary for it."""
-        return cls.of(*_thought(reasoning), message(text))
-
-    @classmethod
-    def calls(cls, *calls: tuple[str, Mapping[str, Any]], reasoning: str | None = None) -> Self:
-        """Function calls, several of them in parallel: ("get_weather", {"city": "Oslo"}), ..."""
-        return cls.of(*_thought(reasoning), *(function_call(name, **given) for name, given in calls))
-
-
-def message(text: str) -> Item:
-    """An assistant message."""
-    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"type": "message", "status": "completed", "role": "assistant", "content": [part]}
-
-
-def function_call(name: str, /, **arguments: Any) -> Item:
-    """A call of a function tool."""
-    return {
-        "type": "function_call",
-        "status": "completed",
-        "name": name,
-        "arguments": json.dumps(arguments),
-        "call_id": _new_id("call"),
-    }
-
-
-def reasoning(summary: str) -> Item:
-    """A reasoning item; what the model says next is bound to it."""
-    return {"type": "reasoning", "summary": [{"type": "summary_text", "text": summary}]}
 
 
 class Hold:
@@ -298,7 +269,7 @@ class ResponsesEndpoint:
 
     def seal(self, items: Sequence[Item]) -> str:
         """Opaque content that stands for these items, as this server alone makes and reads it."""
-        code = hmac.new(self._key, _json(items), hashlib.sha256).hexdigest()
+        code = hmac.new(self._key, as_json(items), hashlib.sha256).hexdigest()
         sealed = f"gAAAAA{code}{'A' * self.padding_bytes}=="
         self._sealed[sealed] = list(items)
         return sealed
@@ -347,7 +318,7 @@ class ResponsesEndpoint:
         )
         self.requests.append(logged)
         response = await _unless_gone(request, self._answer(logged, request.method))
-        response.headers["x-request-id"] = _new_id("req")
+        response.headers["x-request-id"] = new_id("req")
         logged.status = None if isinstance(response, _CutResponse) else response.status_code
         return response
 
@@ -375,7 +346,7 @@ class ResponsesEndpoint:
             return JSONResponse(self._compact(body))
         response = self._respond(body)
         if body.get("stream"):
-            return StreamingResponse(_server_sent(response), media_type="text/event-stream; charset=utf-8")
+            return StreamingResponse(server_sent(response), media_type="text/event-stream; charset=utf-8")
         return JSONResponse(response)
 
     def _compact(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -384,7 +355,7 @@ class ResponsesEndpoint:
         kept = [_as_returned(item) for item in context if _is_from_user(item)]
         output = [*(kept if self.keep_user_messages else ()), self._compaction_item(context)]
         return {
-            "id": _new_id("resp"),
+            "id": new_id("resp"),
             "object": "response.compaction",
             "created_at": int(time.time()),
             "output": output,
@@ -398,7 +369,7 @@ class ResponsesEndpoint:
             context.pop()
             reply = Reply.of(self._compaction_item(context))
         else:
-            reply = self._replies.popleft() if self._replies else _echo(context[-1])
+            reply = self._replies.popleft() if self._replies else echo(context[-1])
         output = [self._identified(item) for item in reply.output]
         self._bind_to_reasoning(output)
         if any(_tokens(context) > limit for limit in _compact_thresholds(body)):
@@ -442,7 +413,7 @@ class ResponsesEndpoint:
     def _compaction_item(self, context: Sequence[Item]) -> Item:
         return {
             "type": "compaction",
-            "id": _new_id("cmp"),
+            "id": new_id("cmp"),
             "encrypted_content": self.seal(self._covered(context)),
             "created_by": "server",
         }
@@ -465,7 +436,7 @@ class ResponsesEndpoint:
         kind = item_type(item)
         if kind == "reasoning":
             item = {**item, "encrypted_content": self.seal([item])}
-        return {"id": _new_id(ID_PREFIXES.get(kind, kind)), **item}
+        return {"id": new_id(ID_PREFIXES.get(kind, kind)), **item}
 
     def _bind_to_reasoning(self, output: Sequence[Item]) -> None:
         thought: str | None = None
@@ -537,16 +508,8 @@ def _refusal(error: InvalidRequestError) -> Response:
     return JSONResponse({"error": error.error}, error.status)
 
 
-def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(16)}"
-
-
 def _tokens(items: Sequence[Item]) -> int:
-    return -(-len(_json(items)) // BYTES_PER_TOKEN)
+    return -(-len(as_json(items)) // BYTES_PER_TOKEN)
 
 
 def _usage(input_tokens: int, output_tokens: int) -> dict[str, Any]:
@@ -559,29 +522,14 @@ def _usage(input_tokens: int, output_tokens: int) -> dict[str, Any]:
     }
 
 
-def _thought(summary: str | None) -> list[Item]:
-    return [] if summary is None else [reasoning(summary)]
-
-
-def _echo(item: Item) -> Reply:
-    if "output" in item:
-        return Reply.text(f"The tool said: {item['output']}")
-    return Reply.text(f"You said: {' '.join(str(part.get('text', '')) for part in _parts(item))}")
-
-
 def _is_from_user(item: Item) -> bool:
     return item_type(item) == "message" and item.get("role") == "user"
 
 
-def _parts(item: Item) -> list[Item]:
-    content = item.get("content") or []
-    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-
-
 def _said(item: Item) -> bytes:
     """What makes two user messages the same, one as sent and the other as returned by a compaction."""
-    parts = [sorted((k, v) for k, v in part.items() if v not in (None, "auto")) for part in _parts(item)]
-    return _json(parts)
+    parts = [sorted((k, v) for k, v in part.items() if v not in (None, "auto")) for part in parts_of(item)]
+    return as_json(parts)
 
 
 def _without_copies(items: Sequence[Item], originals: Sequence[Item]) -> list[Item]:
@@ -602,8 +550,8 @@ def _as_returned(item: Item) -> Item:
         "input_image": {"detail": "auto", "file_id": None, "image_url": None},
         "input_file": {"file_data": None, "file_id": None, "file_url": None, "filename": None},
     }
-    parts = [blank.get(part["type"], {}) | part for part in _parts(item)]
-    return {"id": _new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
+    parts = [blank.get(part["type"], {}) | part for part in parts_of(item)]
+    return {"id": new_id("msg"), "type": "message", "status": "completed", "role": "user", "content": parts}
 
 
 def _compact_thresholds(body: Mapping[str, Any]) -> Iterator[int]:
@@ -615,7 +563,7 @@ def _compact_thresholds(body: Mapping[str, Any]) -> Iterator[int]:
 def _response_object(body: Mapping[str, Any], output: list[Item], usage: dict[str, Any]) -> dict[str, Any]:
     echoed = {name: value for name, value in body.items() if name in ModelResponse.model_fields}
     return {
-        "id": _new_id("resp"),
+        "id": new_id("resp"),
         "object": "response",
         "created_at": int(time.time()),
         "status": "completed",
@@ -632,57 +580,3 @@ def _response_object(body: Mapping[str, Any], output: list[Item], usage: dict[st
         "output": output,
         "usage": usage,
     }
-
-
-async def _server_sent(response: dict[str, Any]) -> AsyncIterator[bytes]:
-    for number, event in enumerate(_events(response)):
-        data = _json({**event, "sequence_number": number}).decode()
-        yield f"event: {event['type']}\ndata: {data}\n\n".encode()
-
-
-def _events(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    begun = {**response, "status": "in_progress", "output": [], "usage": None}
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
-    for index, item in enumerate(response["output"]):
-        yield from _item_events(item, {"output_index": index, "item_id": item["id"]})
-    yield {"type": "response.completed", "response": response}
-
-
-def _item_events(item: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    index = place["output_index"]
-    bare = {name: type(value)() if name in STREAMED else value for name, value in item.items()}
-    if "status" in bare:
-        bare["status"] = "in_progress"
-    yield {"type": "response.output_item.added", "output_index": index, "item": bare}
-    if item["type"] == "message":
-        for number, part in enumerate(item["content"]):
-            at = {**place, "content_index": number}
-            yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
-            for delta in _deltas(part["text"]):
-                yield {"type": "response.output_text.delta", **at, "delta": delta, "logprobs": []}
-            yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}
-            yield {"type": "response.content_part.done", **at, "part": part}
-    elif item["type"] == "function_call":
-        for delta in _deltas(item["arguments"]):
-            yield {"type": "response.function_call_arguments.delta", **place, "delta": delta}
-        yield {
-            "type": "response.function_call_arguments.done",
-            **place,
-            "name": item["name"],
-            "arguments": item["arguments"],
-        }
-    elif item["type"] == "reasoning":
-        for number, part in enumerate(item["summary"]):
-            at = {**place, "summary_index": number}
-            yield {"type": "response.reasoning_summary_part.added", **at, "part": {**part, "text": ""}}
-            for delta in _deltas(part["text"]):
-                yield {"type": "response.reasoning_summary_text.delta", **at, "delta": delta}
-            yield {"type": "response.reasoning_summary_text.done", **at, "text": part["text"]}
-            yield {"type": "response.reasoning_summary_part.done", **at, "part": part}
-    yield {"type": "response.output_item.done", "output_index": index, "item": item}
-
-
-def _deltas(text: str) -> Iterator[str]:
-    for start in range(0, len(text), DELTA_CHARS):
-        yield text[start : start + DELTA_CHARS]
