@@ -81,6 +81,14 @@ item = Table(
     Column("popped", BigInteger),
     _moment("created_at"),
     PrimaryKeyConstraint("session_id", "seq", "gen", name="cas_session_item_pkey"),
+    # Few rows: a re-sent pop and prune find what was popped without reading the session's items.
+    Index(
+        "cas_session_item_popped",
+        "session_id",
+        "popped",
+        postgresql_where=text("popped IS NOT NULL"),
+        sqlite_where=text("popped IS NOT NULL"),
+    ),
 )
 
 op = Table(

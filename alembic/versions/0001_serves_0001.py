@@ -83,6 +83,13 @@ def _create_item() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("session_id", "seq", "gen", name="cas_session_item_pkey"),
     )
+    op.create_index(
+        "cas_session_item_popped",
+        "cas_session_item",
+        ["session_id", "popped"],
+        postgresql_where=sa.text("popped IS NOT NULL"),
+        sqlite_where=sa.text("popped IS NOT NULL"),
+    )
     if op.get_context().dialect.name == "postgresql":
         op.execute(COMPRESS_ITEMS)
 
