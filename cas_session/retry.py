@@ -24,7 +24,8 @@ class RetryPolicy:
 
     Attributes:
         max_attempts: The first included; None: as many as the deadline allows.
-        deadline_s: Seconds from the first attempt after which no new one is begun; None: no limit.
+        deadline_s: Seconds from the first failure of this kind after which no new attempt is begun; None: no
+            limit.
         wait_initial_s: Seconds.
         wait_max_s: Seconds, jitter included.
         factor: Growth of the wait from attempt to attempt.
@@ -116,7 +117,7 @@ async def retry(
         if policy is None:
             raise
         first: Exception | None = error
-        ledger = _Ledger(budget_of, timing, started, error, policy)
+        ledger = _Ledger(budget_of, timing, error, policy)
 
     async def again() -> T:
         nonlocal first
@@ -148,7 +149,6 @@ class _Ledger:
         self,
         budget_of: Callable[[Exception], RetryPolicy | None],
         timing: Timing,
-        started: float,
         first: Exception,
         policy: RetryPolicy,
     ) -> None:
@@ -156,9 +156,9 @@ class _Ledger:
         self._first = first
         self._budget_of = budget_of
         self._timing = timing
-        self._started = started
         self._policy = policy
         self._spent: dict[RetryPolicy, int] = {}
+        self._since: dict[RetryPolicy, float] = {}
 
     def may_go_on(self, error: BaseException) -> bool:
         self.failures += 1
@@ -170,6 +170,7 @@ class _Ledger:
             policy = judged
         self._policy = policy
         self._spent[policy] = self._spent.get(policy, 0) + 1
+        self._since.setdefault(policy, self._timing.clock())
         return True
 
     def wait_s(self, _: RetryCallState) -> float:
@@ -182,5 +183,5 @@ class _Ledger:
         policy = self._policy
         if policy.max_attempts is not None and self._spent[policy] >= policy.max_attempts:
             return True
-        elapsed = self._timing.clock() - self._started
+        elapsed = self._timing.clock() - self._since[policy]
         return policy.deadline_s is not None and elapsed + state.upcoming_sleep > policy.deadline_s
