@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from cas_session.snapshot import Version
@@ -146,6 +147,8 @@ class CompactorError(CasSessionError):
             endpoint, use another compactor), ``too_large`` (send less), ``no_chain`` (the server does not
             have that response, send the items), ``permanent``.
         retry_after_s: Seconds that the server asked for before the next call.
+        status: The HTTP status, if a server answered with one that is not 2xx.
+        usage: Tokens of an answer that came and cannot be used.
     """
 
     def __init__(
@@ -154,10 +157,14 @@ class CompactorError(CasSessionError):
         *,
         kind: FailureKind = "permanent",
         retry_after_s: float | None = None,
+        status: int | None = None,
+        usage: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.retry_after_s = retry_after_s
+        self.status = status
+        self.usage: Mapping[str, Any] = usage if usage is not None else {}
 
 
 class StoreClosedError(CasSessionError):

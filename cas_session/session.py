@@ -17,6 +17,7 @@ from cas_session.compaction.plan import Plan
 from cas_session.compaction.policy import CompactionPolicy
 from cas_session.compaction.report import CompactionReport
 from cas_session.compaction.runner import add_usage, used_tokens
+from cas_session.compactors.base import as_compactor
 from cas_session.driver import (
     Append,
     Clear,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from agents.items import TResponseInputItem
     from agents.memory import OpenAIResponsesCompactionArgs, SessionSettings
 
-    from cas_session.compactors import Compactor
+    from cas_session.compactors import CompactFunction, Compactor
     from cas_session.store import SessionStore
 
 UpdateFn = Callable[[list[Item]], list[Item] | Awaitable[list[Item]]]
@@ -87,7 +88,7 @@ class CasSession:
         *,
         owner: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        compactor: Compactor | None = None,
+        compactor: Compactor | CompactFunction | None = None,
         policy: CompactionPolicy | None = None,
         retry: RetryPolicies | None = None,
     ) -> None:
@@ -95,7 +96,7 @@ class CasSession:
         self._store = store
         self._owner = check_id("owner", owner) if owner is not None else None
         self._metadata = encode_metadata(metadata)
-        self._compactor = compactor
+        self._compactor = as_compactor(compactor) if compactor is not None else None
         self._policy = policy if policy is not None else CompactionPolicy()
         self._retry = retry
         self._chain = ChainState()

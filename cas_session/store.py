@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from cas_session.compaction.policy import CompactionPolicy
-    from cas_session.compactors import Compactor
+    from cas_session.compactors import CompactFunction, Compactor
     from cas_session.session import CasSession
 
 RETAIN = timedelta(days=30)
@@ -76,7 +76,7 @@ class SessionStore:
         self,
         url: str | URL | AsyncEngine,
         *,
-        compactor: Compactor | None = None,
+        compactor: Compactor | CompactFunction | None = None,
         policy: CompactionPolicy | None = None,
         retry: RetryPolicies = RetryPolicies(),
         migrate: bool | None = None,
@@ -182,7 +182,7 @@ class SessionStore:
         *,
         owner: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        compactor: Compactor | None = None,
+        compactor: Compactor | CompactFunction | None = None,
         policy: CompactionPolicy | None = None,
         retry: RetryPolicies | None = None,
     ) -> CasSession:

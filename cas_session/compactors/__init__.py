@@ -1,7 +1,23 @@
 """The parts that make a history shorter, and the protocol that they follow."""
 
-from cas_session.compactors.base import Compacted, CompactionRequest, Compactor, Mode
+from cas_session.compactors.base import (
+    Compacted,
+    CompactFunction,
+    CompactionRequest,
+    Compactor,
+    Mode,
+    as_compactor,
+)
 from cas_session.compactors.responses import ResponsesCompactor
 from cas_session.errors import CompactorError
 
-__all__ = ["Compacted", "CompactionRequest", "Compactor", "CompactorError", "Mode", "ResponsesCompactor"]
+__all__ = [
+    "CompactFunction",
+    "Compacted",
+    "CompactionRequest",
+    "Compactor",
+    "CompactorError",
+    "Mode",
+    "ResponsesCompactor",
+    "as_compactor",
+]

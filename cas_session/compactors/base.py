@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
+from cas_session.errors import CompactorError
 from cas_session.snapshot import Item
 
 Mode = Literal["input", "previous_response_id"]
@@ -60,3 +62,34 @@ class Compactor(Protocol):
             CompactorError: It failed; the error says whether trying again may help. Any other exception
                 counts as permanent.
         """
+
+
+CompactFunction = Callable[[CompactionRequest], Awaitable[Compacted | list[Item]]]
+"""Any async callable that folds a history: what `Compactor.compact` says holds for it."""
+
+
+def as_compactor(given: Compactor | CompactFunction) -> Compactor:
+    """The compactor itself, or an async callable as one.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if not isinstance(given, type):  # a class has its methods too, without an object to call them on
+        if callable(getattr(given, "compact", None)):
+            return cast(Compactor, given)
+        if callable(given):
+            return _Calling(given)
+    raise TypeError(
+        f"a compactor has an async method compact(request), or is an async callable: not {given!r}"
+    )
+
+
+class _Calling:
+    def __init__(self, function: CompactFunction) -> None:
+        self._function = function
+
+    async def compact(self, request: CompactionRequest) -> Compacted | list[Item]:
+        answer = self._function(request)
+        if not inspect.isawaitable(answer):
+            raise CompactorError(f"{self._function!r} is no async callable: it would block the event loop")
+        return await answer

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from cas_session.compactors.base import Compacted, CompactionRequest
+from cas_session.compactors.client import ModelClient, plain_usage, text_or_none
 from cas_session.compactors.failures import translate
-from cas_session.errors import CompactorError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -45,8 +43,13 @@ class ResponsesCompactor:
             raise ValueError(f"responses.compact has no {sorted(unknown)}; it takes {sorted(_OPTIONS)}")
         self.model = model
         self.mode = mode
-        self._client = client
+        self._client = ModelClient(client)
         self._options = options
+
+    @property
+    def base_url(self) -> str | None:
+        """Where its calls go; None before the first call if no client was given."""
+        return self._client.base_url
 
     async def compact(self, request: CompactionRequest) -> Compacted:
         """Make one call.
@@ -54,31 +57,22 @@ class ResponsesCompactor:
         Raises:
             CompactorError: Sorted by what to do next.
         """
-        client = self._client if self._client is not None else self._own_client()
         arguments: dict[str, Any] = {"model": self.model, **self._options}
         if request.mode == "previous_response_id":
             arguments["previous_response_id"] = request.previous_response_id
         else:
             arguments["input"] = request.items
         try:
-            answer = await client.responses.compact(**arguments)
-        except json.JSONDecodeError as error:  # the client lets it through as it is
-            raise CompactorError(f"the answer is no JSON: {error}", kind="retryable") from error
+            answer = await self._client.get().responses.compact(**arguments)
         except Exception as error:
             raise translate(error) from error
         return Compacted(
             output=getattr(answer, "output", None),
-            usage=_usage(getattr(answer, "usage", None)),
-            response_id=_text(getattr(answer, "id", None)),
+            usage=plain_usage(getattr(answer, "usage", None)),
+            response_id=text_or_none(getattr(answer, "id", None)),
             model=self.model,
-            host=_host(client),
+            host=self._client.host,
         )
-
-    def _own_client(self) -> AsyncOpenAI:
-        from openai import AsyncOpenAI  # seconds to import, and a store may never need it
-
-        self._client = AsyncOpenAI(max_retries=0)
-        return self._client
 
 
 _OPTIONS = frozenset(
@@ -94,17 +88,3 @@ _OPTIONS = frozenset(
         "timeout",
     }
 )
-
-
-def _usage(usage: object) -> dict[str, Any]:
-    dump = getattr(usage, "model_dump", None)
-    plain = dump(mode="json", exclude_none=True, warnings=False) if callable(dump) else usage
-    return dict(plain) if isinstance(plain, Mapping) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _host(client: object) -> str | None:
-    return _text(getattr(getattr(client, "base_url", None), "host", None))
