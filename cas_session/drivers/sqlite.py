@@ -119,7 +119,9 @@ class SqliteDriver:
 
     async def close(self) -> None:
         if self._closing is None:
-            lanes = {lane for lane in (self._reads, self._writes) if lane is not None}
+            lanes = dict.fromkeys(lane for lane in (self._writes, self._reads) if lane is not None)
+            for lane in lanes:
+                lane.shut()
             self._closing = asyncio.ensure_future(_close_lanes(lanes))
         with _plainly_cancelled():
             await settle(self._closing)
@@ -271,7 +273,7 @@ async def _close_links(links: Sequence[Link]) -> None:
 
 
 async def _close_lanes(lanes: Iterable[Lane]) -> None:
-    async with AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:  # the writer, which came first, goes last
         for lane in lanes:
             stack.push_async_callback(lane.close)
 

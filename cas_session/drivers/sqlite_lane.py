@@ -173,6 +173,7 @@ class Link:
         self, path: str, *, synchronous: Synchronous, busy_timeout_s: float, query_only: bool = False
     ) -> None:
         self.raw: sqlite3.Connection | None = None
+        self._failure: Exception | None = None
         self._path = path
         self._synchronous = synchronous
         self._busy_timeout_s = busy_timeout_s
@@ -187,8 +188,13 @@ class Link:
             thread.daemon = True  # a process that forgot to close may end all the same
 
     async def open(self) -> None:
-        """Connect, in the thread."""
-        await settle(asyncio.ensure_future(self._proxy))
+        """Connect, in the thread.
+
+        Raises:
+            ConfigurationError: Somebody has to mend something.
+            StorageUnavailableError: The file is busy.
+        """
+        await settle(self._open())
 
     async def close(self) -> None:
         """End the thread; a link that is not open stays as it is."""
@@ -230,21 +236,31 @@ class Link:
         if self.raw is not None:
             self.raw.interrupt()
 
+    async def _open(self) -> None:
+        await self._proxy
+        if self._failure is not None:
+            await self.close()
+            raise self._failure
+
     def _connect(self) -> sqlite3.Connection:
+        """Connect and prepare. A failure is kept: aiosqlite does not wait for the thread of a connect that
+        failed, but it does for one that is closed."""
         try:
             # The busy timeout comes first: without it, two that turn on WAL at once fail.
             raw = sqlite3.connect(self._path, timeout=self._busy_timeout_s, isolation_level=None)
         except sqlite3.Error as error:
-            raise translate_open(error, self._path) from error
+            return self._failed(error)
         try:
             self._prepare(raw)
-        except BaseException as error:
+        except (sqlite3.Error, ConfigurationError) as error:
             raw.close()
-            if isinstance(error, sqlite3.Error):
-                raise translate_open(error, self._path) from error
-            raise
+            return self._failed(error)
         self.raw = raw
         return raw
+
+    def _failed(self, error: sqlite3.Error | ConfigurationError) -> sqlite3.Connection:
+        self._failure = error if isinstance(error, ConfigurationError) else translate_open(error, self._path)
+        return sqlite3.connect(MEMORY)
 
     def _prepare(self, raw: sqlite3.Connection) -> None:
         if self._path == MEMORY:
@@ -273,18 +289,23 @@ def check_file(path: str) -> None:
         raise ConfigurationError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
     if path == MEMORY:
         return
-    file = Path(path)
+    try:
+        why = _fault(Path(path))
+    except OSError as error:
+        why = str(error)
+    if why:
+        raise ConfigurationError(f"cannot use {path!r} as a database: {why}")
+
+
+def _fault(file: Path) -> str | None:
     if file.is_dir():
-        raise ConfigurationError(
-            f"cannot use {path!r} as a database: it is a folder, give the path of a file"
-        )
+        return "it is a folder, give the path of a file"
     if not file.parent.is_dir():
-        raise ConfigurationError(
-            f"cannot use {path!r} as a database: the folder {str(file.parent)!r} is missing"
-        )
+        return f"the folder {str(file.parent)!r} is missing"
     for place in (file, file.parent):
         if place.exists() and not os.access(place, os.W_OK):
-            raise ConfigurationError(f"cannot use {path!r} as a database: {str(place)!r} cannot be written")
+            return f"{str(place)!r} cannot be written"
+    return None
 
 
 def _answer(answer: asyncio.Future[T], result: T) -> None:
@@ -363,9 +384,13 @@ class Lane:
             if unit.timer is not None:
                 unit.timer.cancel()
 
-    async def close(self) -> None:
-        """Refuse new units, wait for those that are there, end the threads."""
+    def shut(self) -> None:
+        """Refuse new units from now on."""
         self._closed = True
+
+    async def close(self) -> None:
+        """Wait for the units that are there, then end the threads."""
+        self.shut()
         await self._quiet.wait()
         async with AsyncExitStack() as stack:
             if self._turn is not None:

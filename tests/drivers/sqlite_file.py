@@ -1,4 +1,4 @@
-"""A SQLite file, its drivers, and what a test does to both: block the writer, look at rows, count statements."""
+"""A SQLite file, its drivers, and what a test does to both: hold the writer, look at rows, see statements."""
 
 from __future__ import annotations
 
@@ -120,6 +120,14 @@ async def turns(count: int) -> None:
     """Let the event loop turn so often."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def more_and_more() -> Iterator[int]:
+    """How many turns to wait: each number at first, then by leaps, for most turns only wait for a thread."""
+    count = 0
+    while count < 1_000_000:
+        yield count
+        count += 1 + count // 8
 
 
 async def versions(driver: SqliteDriver, session_id: str) -> list[int]:

@@ -106,7 +106,9 @@ async def test_appends_that_wait_share_a_transaction(driver: SqliteDriver) -> No
     """Of all sessions."""
     async with statements(driver) as ran, hops(driver) as made:
         async with Gate(driver).shut():
-            sending = asyncio.gather(*(send(driver, append(f"session-{at % 4}", str(at))) for at in range(12)))
+            sending = asyncio.gather(
+                *(send(driver, append(f"session-{at % 4}", str(at))) for at in range(12))
+            )
             await turns(3)
         landed = await sending
 
