@@ -1,0 +1,219 @@
+"""Where connections come from: a pool of our own for a URL, or the pool of the user's AsyncEngine.
+
+A connection is in autocommit and is not reset between two units, for no unit leaves anything behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool, PoolProxiedConnection
+from sqlalchemy.util import greenlet_spawn
+
+from cas_session.drivers.postgres_errors import connecting, ends_connection, translated
+from cas_session.drivers.postgres_url import connect_arguments
+from cas_session.errors import ConfigurationError, StoreClosedError
+
+T = TypeVar("T")
+
+
+class Link:
+    """A connection that one unit has for itself. Every error of a statement is translated here.
+
+    Each method takes the op_id of the write that its statement commits, or None if what it does is undone
+    or may be done twice; see `translated`.
+    """
+
+    def __init__(self, connection: Any, timeout_s: float) -> None:
+        self.connection = connection
+        self._timeout_s = timeout_s
+        self._is_broken = False
+
+    async def row(self, sql: str, *arguments: Any, op_id: str | None = None) -> Any:
+        """The first row of a statement; None if there is none."""
+        return await self._answer(self.connection.fetchrow(sql, *arguments, timeout=self._timeout_s), op_id)
+
+    async def rows(self, sql: str, *arguments: Any) -> Sequence[Any]:
+        """Every row of a statement that reads."""
+        return await self._answer(self.connection.fetch(sql, *arguments, timeout=self._timeout_s), None)
+
+    @asynccontextmanager
+    async def transaction(self, op_id: str | None = None) -> AsyncIterator[None]:
+        """A transaction in READ COMMITTED, whatever the default is. Its COMMIT is what may be lost."""
+        transaction = self.connection.transaction(isolation="read_committed")
+        await self._answer(self._in_time(transaction.start()), None)
+        try:
+            yield
+        except BaseException:
+            try:
+                await self._in_time(transaction.rollback())
+            except Exception:  # noqa: BLE001  # the first error counts; the server rolls back what it loses
+                self._is_broken = True
+            raise
+        await self._answer(self._in_time(transaction.commit()), op_id)
+
+    async def give_back(self) -> None:
+        """Give the connection back, or end it if it is broken. Never raises, for the unit's result stands."""
+        raise NotImplementedError
+
+    async def _answer(self, statement: Coroutine[Any, Any, T], op_id: str | None) -> T:
+        try:
+            return await statement
+        except Exception as error:
+            self._is_broken |= ends_connection(error)
+            raise translated(error, op_id) from error
+
+    async def _in_time(self, command: Coroutine[Any, Any, T]) -> T:
+        async with asyncio.timeout(self._timeout_s):
+            return await command
+
+
+class Pool(Protocol):
+    """Connections, a bounded number of them."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        """Wait for what is under way, then close every connection."""
+
+    async def take(self) -> Link:
+        """Wait for a connection, at most the call's time. Cancelling this leaves nothing behind.
+
+        Raises:
+            ConfigurationError, StorageUnavailableError: Nothing was sent.
+        """
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction of SQLAlchemy's, for migrations."""
+
+
+class OwnPool:
+    """A pool of asyncpg's."""
+
+    def __init__(
+        self, url: str | URL, *, pool_size: int, connect_timeout_s: float, call_timeout_s: float
+    ) -> None:
+        self._arguments = {"timeout": connect_timeout_s, **connect_arguments(url)}
+        self._pool_size = pool_size
+        self._call_timeout_s = call_timeout_s
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        with connecting():
+            self._pool = await asyncpg.create_pool(
+                min_size=0,
+                max_size=self._pool_size,
+                reset=_no_reset,  # asyncpg's own doubles the round trips
+                **self._arguments,
+            )
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def take(self) -> Link:
+        if self._pool is None:
+            raise StoreClosedError("the database is not open")
+        with connecting():
+            connection = await self._pool.acquire(timeout=self._call_timeout_s)
+        return _OwnLink(self._pool, connection, self._call_timeout_s)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """On a connection beside the pool, so that a pool of one is no dead end."""
+
+        async def connect(*_: Any, **__: Any) -> Any:
+            return await asyncpg.connect(**self._arguments)
+
+        engine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=connect,
+            poolclass=NullPool,
+            # Statements without a name, so that a transaction pooler cannot mix them up.
+            connect_args={"prepared_statement_cache_size": 0, "prepared_statement_name_func": str},
+        )
+        async with engine.begin() as connection:
+            yield connection
+
+
+class EnginePool:
+    """The pool of the user's AsyncEngine. Statements run on the driver's connection, below SQLAlchemy."""
+
+    def __init__(self, engine: AsyncEngine, *, call_timeout_s: float) -> None:
+        if engine.dialect.driver != "asyncpg":
+            raise ConfigurationError(
+                f"the engine must use asyncpg (postgresql+asyncpg://...), not {engine.dialect.driver}"
+            )
+        self._engine = engine
+        self._call_timeout_s = call_timeout_s
+        self._is_open = False
+        self._taken = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def open(self) -> None:
+        """Nothing: the engine's connections are opened and closed by the user."""
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        await self._idle.wait()
+
+    async def take(self) -> Link:
+        if not self._is_open:
+            raise StoreClosedError("the database is not open")
+        with connecting():
+            async with asyncio.timeout(self._call_timeout_s):
+                raw = await self._engine.raw_connection()
+        self._taken += 1
+        self._idle.clear()
+        return _EngineLink(raw, self._call_timeout_s, self._given_back)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        async with self._engine.begin() as connection:
+            yield connection
+
+    def _given_back(self) -> None:
+        self._taken -= 1
+        if not self._taken:
+            self._idle.set()
+
+
+class _OwnLink(Link):
+    def __init__(self, pool: Any, connection: Any, timeout_s: float) -> None:
+        super().__init__(connection, timeout_s)
+        self._pool = pool
+
+    async def give_back(self) -> None:
+        if self._is_broken:
+            self.connection.terminate()
+        with suppress(Exception):  # asyncpg ends a connection that it cannot take back
+            await self._pool.release(self.connection)
+
+
+class _EngineLink(Link):
+    def __init__(self, raw: PoolProxiedConnection, timeout_s: float, given_back: Callable[[], None]) -> None:
+        super().__init__(raw.driver_connection, timeout_s)
+        self._raw = raw
+        self._given_back = given_back
+
+    async def give_back(self) -> None:
+        try:
+            with suppress(Exception):  # as above
+                if self._is_broken or self.connection.is_closed():
+                    await greenlet_spawn(self._raw.invalidate)
+                await greenlet_spawn(self._raw.close)
+        finally:
+            self._given_back()
+
+
+async def _no_reset(_: Any) -> None:
+    """No unit leaves anything to reset."""
