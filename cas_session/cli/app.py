@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from cas_session.cli.demo.command import demo
+
 app = typer.Typer(
     name="cas-session",
     help="Conversations of agent servers on SQLite and Postgres.",
@@ -31,6 +33,9 @@ def cas_session(
     ] = False,
 ) -> None:
     pass
+
+
+app.command()(demo)
 
 
 @app.command()

@@ -1,0 +1,165 @@
+"""The items of the demonstration: turns made from a seed, and conversations read from JSON Lines files."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from cas_session.errors import CasSessionError
+from cas_session.snapshot import Item
+from cas_session.testing.strict import InvalidRequestError, check_items, check_links, item_type
+
+CITIES = ("Oslo", "Nagoya", "Łódź", "São Paulo", "Reykjavík", "Đà Nẵng")
+GOODS = ("a kayak", "twelve ☕ grinders", "a piano", "40 kg of tulip bulbs", "a telescope", "two bicycles")
+WEATHER = ("☀️ clear", "🌧️ rain", "🌨️ snow", "🌫️ fog", "⛈️ storm")
+CARRIERS = ("North Line", "Kestrel 🪶 Air", "Harbour & Sons")
+
+
+class InputFileError(CasSessionError):
+    """A conversation file that cannot be used; the text begins with the file and the line. Nothing was run."""
+
+
+def turn(seed: int, author: str, number: int, *, real: bool = False) -> list[Item]:
+    """One whole turn, the same for the same arguments: question, reasoning, parallel calls with their
+    outputs, answer.
+
+    Args:
+        seed: Of the run.
+        author: Who appends it.
+        number: Counts the author's turns, from 1.
+        real: For a real provider, which knows no ids and no reasoning that it did not make itself.
+    """
+    name = f"{author}-{number}"
+    dice = random.Random(f"{seed}/{name}")
+    order, city, goods = dice.randrange(10_000, 99_999), dice.choice(CITIES), dice.choice(GOODS)
+    calls = [("get_order", {"order": order}), ("get_weather", {"city": city}), ("list_carriers", {"to": city})]
+    calls = calls[: dice.choice((2, 2, 3))]
+    keys = [f"call_{dice.getrandbits(96):024x}" for _ in calls]
+    items: list[Item] = [
+        _said(f"[{name}] When does order {order} ({goods}) reach {city}?"),
+        _reasoning(dice, f"Order {order}: look up the order, and the weather on the way to {city}."),
+        *(_call(dice, key, tool, given) for key, (tool, given) in zip(keys, calls, strict=True)),
+        *(_output(dice, key, tool, given) for key, (tool, given) in zip(keys, calls, strict=True)),
+        _answer(dice, f"Order {order} reaches {city} in {dice.randrange(2, 9)} days. {dice.choice(WEATHER)}"),
+    ]
+    return for_real_provider(items) if real else items
+
+
+def for_real_provider(items: Sequence[Item]) -> list[Item]:
+    """The items without what only the provider that made them could know: reasoning, ids."""
+    return [
+        {key: value for key, value in item.items() if key != "id"}
+        for item in items
+        if item_type(item) != "reasoning"
+    ]
+
+
+def shipped() -> Path:
+    """The conversation that comes with the package."""
+    return Path(str(files("cas_session.cli.demo") / "conversation.jsonl"))
+
+
+def read_file(path: Path) -> list[Item]:
+    """Read a conversation: one item of the Responses API a line, oldest first.
+
+    Raises:
+        InputFileError: The file, the line and what is wrong with it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(f"{path}: cannot be read: {error}") from error
+    items = [_item(path, number, line) for number, line in _lines(text)]
+    if not items:
+        raise InputFileError(f"{path}: holds no items; give one JSON object a line")
+    try:
+        check_links(items, {})
+    except InvalidRequestError as error:
+        raise InputFileError(f"{path}: the API would refuse this conversation: {error}") from error
+    return items
+
+
+def resealed(items: Sequence[Item], seal: Callable[[Sequence[Item]], str]) -> tuple[list[Item], int]:
+    """The items with opaque content that this server can read, and how many had content of another one.
+
+    What another server sealed cannot be opened here: a compaction item stands for nothing then.
+    """
+    renewed = [
+        item
+        if item.get("encrypted_content") is None
+        else {**item, "encrypted_content": seal([] if item_type(item) == "compaction" else [item])}
+        for item in items
+    ]
+    return renewed, sum(new is not old for new, old in zip(renewed, items, strict=True))
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    # Not splitlines: JSON may hold U+2028 and the like as they are.
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _item(path: Path, number: int, line: str) -> Item:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise InputFileError(f"{path}:{number}: no JSON: {error}") from error
+    if not isinstance(item, dict):
+        raise InputFileError(f"{path}:{number}: a JSON {type(item).__name__}; an item is a JSON object")
+    try:
+        check_items([item])
+    except InvalidRequestError as error:
+        why = str(error).replace("'input[0].", "'").replace("'input[0]'", "the item")
+        raise InputFileError(f"{path}:{number}: {why}") from error
+    if item_type(item) == "compaction_trigger":
+        raise InputFileError(f"{path}:{number}: a compaction_trigger belongs to a request, not to a history")
+    return item
+
+
+def _said(text: str) -> Item:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+def _reasoning(dice: random.Random, summary: str) -> Item:
+    return {
+        "type": "reasoning",
+        "id": f"rs_{dice.getrandbits(96):024x}",
+        "summary": [{"type": "summary_text", "text": summary}],
+    }
+
+
+def _call(dice: random.Random, key: str, tool: str, given: dict[str, object]) -> Item:
+    return {
+        "type": "function_call",
+        "id": f"fc_{dice.getrandbits(96):024x}",
+        "call_id": key,
+        "name": tool,
+        "arguments": json.dumps(given, ensure_ascii=False),
+        "status": "completed",
+    }
+
+
+def _output(dice: random.Random, key: str, tool: str, given: dict[str, object]) -> Item:
+    result = {
+        **given,
+        "ok": True,
+        "log": f"\0{tool}\0 scanner {dice.randrange(100)} says \\u0000, not NUL",
+        "note": dice.choice(("left the dock 🚢", "at customs 🛃", "in the van 🚚", "👩🏽‍✈️ signed for it")),
+        "carrier": dice.choice(CARRIERS),
+        "weather": dice.choice(WEATHER),
+    }
+    # What a program printed, NUL included: not a JSON text, which would hold it escaped.
+    lines = "\n".join(f"{name}: {value}" for name, value in result.items())
+    return {"type": "function_call_output", "call_id": key, "output": lines}
+
+
+def _answer(dice: random.Random, text: str) -> Item:
+    return {
+        "type": "message",
+        "id": f"msg_{dice.getrandbits(96):024x}",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": text, "annotations": []}],
+    }

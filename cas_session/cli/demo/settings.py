@@ -1,0 +1,53 @@
+"""What one run of the demonstration was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Api = Literal["local", "openai"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Given to every process of a run.
+
+    Attributes:
+        url: The database.
+        run: Names the two sessions of this run, so that a database can serve any number of runs.
+        api: ``local``: endpoints of the run's own, no key needed. ``openai``: the real one.
+        model: The name of the model that compacts.
+        naive: Rewrite by hand (read, call, clear, append) and not with `CasSession.compact`.
+        strict: Compact by `CompactionPolicy.strict`.
+        workers: Processes that append turns.
+        turns: Turns of all of them together at most; None: as many as fit into `seconds`.
+        seconds: How long turns are appended.
+        seed: Decides what the turns say.
+    """
+
+    url: str
+    run: str
+    api: Api = "local"
+    model: str = "gpt-5.1"
+    naive: bool = False
+    strict: bool = False
+    workers: int = 4
+    turns: int | None = None
+    seconds: float = 10.0
+    seed: int = 0
+
+    @property
+    def shared(self) -> str:
+        """The session that every process writes to while it is compacted."""
+        return f"demo-{self.run}-shared"
+
+    @property
+    def erased(self) -> str:
+        """The session that is cleared while it is compacted."""
+        return f"demo-{self.run}-erased"
+
+    def share_of(self, writer: int) -> int | None:
+        """How many turns one writer appends at most."""
+        if self.turns is None:
+            return None
+        return self.turns // self.workers + (writer < self.turns % self.workers)
