@@ -23,6 +23,7 @@ from cas_session.compaction.output import OutputRejected, normalise_output
 from cas_session.compaction.plan import Plan, plan_chain, plan_input
 from cas_session.compaction.policy import CompactionPolicy, TriggerContext
 from cas_session.compaction.report import CompactionReport, Status
+from cas_session.compaction.shrink import shorten
 from cas_session.compactors.base import Compacted, CompactionRequest, Compactor
 from cas_session.driver import BeginCompaction, Driver, FinishCompaction, Landed, Load, Loaded, Replace
 from cas_session.drivers.settle import settle
@@ -118,6 +119,7 @@ class CompactionRun:
         self._again = False
         self._calls = 0
         self._answer: Compacted | None = None
+        self._overflow: CompactorError | None = None
         self._report = CompactionReport(session_id=session_id, status="failed")
         self._started = backend.timing.clock()
 
@@ -286,18 +288,22 @@ class CompactionRun:
         self._report = replace(self._report, attempt_id=self._attempt_id)
 
     async def _ask(self, plan: Plan) -> Compacted:
+        items = plan.send if self._overflow is None else self._shortened(plan.send, self._overflow)
         self._calls += 1
         self._report = replace(self._report, model_calls=self._calls, mode=plan.mode)
         request = CompactionRequest(
             session_id=self._session_id,
             mode=plan.mode,
-            items=plan.send,
+            items=items,
             previous_response_id=plan.response_id,
             deadline_s=self._policy.deadline_s,
         )
         try:
             async with asyncio.timeout(self._policy.deadline_s):
                 answer = await self._compactor.compact(request)
+        except CompactorError as error:
+            self._count(error.usage)
+            raise
         except CasSessionError:
             raise
         except TimeoutError as error:
@@ -307,6 +313,14 @@ class CompactionRun:
         self._answer = answer if isinstance(answer, Compacted) else Compacted(output=answer)
         self._count(self._answer.usage)
         return self._answer
+
+    def _shortened(self, items: list[Item], overflow: CompactorError) -> list[Item]:
+        """Half of what was too much, in the request only, if tool outputs can be shortened."""
+        short = shorten(items, codec.encode(items).size // 2)
+        if short == items:
+            why = f"{overflow}; there is no large tool output to shorten"
+            raise CompactorError(why, kind="too_large", status=overflow.status) from overflow
+        return short
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         total = dict(self._report.usage)
@@ -382,6 +396,9 @@ class CompactionRun:
             return None
         if error.kind == "no_chain" and self._mode == "auto":
             self._mode = "input"
+            return AT_ONCE
+        if error.kind == "too_large" and self._overflow is None and self._mode != "previous_response_id":
+            self._overflow, self._mode = error, "input"
             return AT_ONCE
         if error.kind != "retryable":
             return None

@@ -8,7 +8,10 @@ from cas_session.compactors.base import (
     Mode,
     as_compactor,
 )
+from cas_session.compactors.fallback import FallbackCompactor
+from cas_session.compactors.prune import PruneCompactor
 from cas_session.compactors.responses import ResponsesCompactor
+from cas_session.compactors.summary import SummaryCompactor
 from cas_session.errors import CompactorError
 
 __all__ = [
@@ -17,7 +20,10 @@ __all__ = [
     "CompactionRequest",
     "Compactor",
     "CompactorError",
+    "FallbackCompactor",
     "Mode",
+    "PruneCompactor",
     "ResponsesCompactor",
+    "SummaryCompactor",
     "as_compactor",
 ]
