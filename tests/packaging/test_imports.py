@@ -18,7 +18,7 @@ LAYERS = [
     ["errors", "snapshot", "schema"],
     ["codec", "retry", "events", "driver", "checks", "migrate"],
     ["drivers", "writes", "backend", "store"],
-    ["session", "compaction", "compactors", "importers"],
+    ["verbs", "session", "compaction", "compactors", "importers"],
     ["testing", "cli"],
 ]
 UNNAMED = 2  # the layer of any other module

@@ -150,7 +150,7 @@ async def test_a_member_that_the_database_refuses_takes_no_other_down(
     await session.append(said("zero"), op_id=taken)
     await session.clear()
     op_ids = iter(["h", "1", "2", taken, "4", "5"])
-    monkeypatch.setattr("cas_session.session.new_op_id", lambda: next(op_ids))
+    monkeypatch.setattr("cas_session.verbs.new_op_id", lambda: next(op_ids))
     queue = Queue(patched)
     await queue.fill()
     monkeypatch.undo()
