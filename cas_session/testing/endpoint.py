@@ -1,7 +1,8 @@
-"""A local HTTP endpoint that speaks POST /v1/responses and /v1/responses/compact, real wire format included.
+"""A local HTTP endpoint that speaks POST /v1/responses, /v1/responses/compact and /v1/chat/completions.
 
-One implementation for the demonstration and for all tests, reached through the real clients. It is as strict
-as the API that it stands for (see `strict`), and it can fail, be slow and be stopped on demand.
+One implementation for the demonstration and for all tests, reached through the real clients. It has the real
+wire format, is as strict as the API that it stands for (see `strict`), and can fail, be slow and be stopped on
+demand.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from cas_session.testing.chat import BYTES_PER_TOKEN, chat_completion, check_chat
 from cas_session.testing.replies import (
     Reply,
     as_json,
@@ -64,11 +66,14 @@ __all__ = [
     "reasoning",
 ]
 
-PathName = Literal["responses", "compact"]
+PathName = Literal["responses", "compact", "chat"]
 
-PATHS: dict[str, PathName] = {"/v1/responses": "responses", "/v1/responses/compact": "compact"}
+PATHS: dict[str, PathName] = {
+    "/v1/responses": "responses",
+    "/v1/responses/compact": "compact",
+    "/v1/chat/completions": "chat",
+}
 ID_PREFIXES = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
-BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, zero seconds: close() sends RST
 
 
@@ -200,7 +205,7 @@ class ResponsesEndpoint:
     """The endpoint; it listens on loopback while its `async with` block runs.
 
     Args:
-        latency_s: How long /responses takes; may be set at any time, like the next one.
+        latency_s: How long /responses and /chat/completions take; may be set at any time, like the next one.
         compact_latency_s: How long /responses/compact takes.
         keep_user_messages: False gives the compaction item alone, as some providers do.
         padding_bytes: By how much the opaque content is longer than it has to be.
@@ -221,8 +226,8 @@ class ResponsesEndpoint:
         self.requests: list[LoggedRequest] = []
         self.base_url = ""
         self._key = secrets.token_bytes()
-        self._faults: dict[PathName, deque[Fault]] = {"responses": deque(), "compact": deque()}
-        self._holds: dict[PathName, list[Hold]] = {"responses": [], "compact": []}
+        self._faults: dict[PathName, deque[Fault]] = {path: deque() for path in PATHS.values()}
+        self._holds: dict[PathName, list[Hold]] = {path: [] for path in PATHS.values()}
         self._replies: deque[Reply] = deque()
         self._sealed: dict[str, list[Item]] = {}
         self._stored: dict[str, list[Item]] = {}
@@ -250,7 +255,7 @@ class ResponsesEndpoint:
         self._faults[path].extend([fault] * times)
 
     def reply_with(self, *replies: Reply) -> None:
-        """Say what the model replies to the next requests of /responses, in this order.
+        """Say what the model replies to the next requests but compactions, in this order.
 
         Without any it tells what it heard last: "You said: hello".
         """
@@ -344,6 +349,9 @@ class ResponsesEndpoint:
             raise InvalidRequestError("We could not parse the JSON body of your request.")
         if path == "compact":
             return JSONResponse(self._compact(body))
+        if path == "chat":
+            check_chat(body)
+            return JSONResponse(chat_completion(body, self._replies.popleft() if self._replies else None))
         response = self._respond(body)
         if body.get("stream"):
             return StreamingResponse(server_sent(response), media_type="text/event-stream; charset=utf-8")

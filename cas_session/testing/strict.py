@@ -115,6 +115,17 @@ def check_items(items: Sequence[Any]) -> None:
             raise InvalidRequestError("A compaction trigger must be the last input item.", param=path)
 
 
+def check_messages(messages: Sequence[Any], shapes: Any) -> None:
+    """Refuse chat messages of unknown roles and with unknown, missing or mistyped fields."""
+    if not messages:
+        raise InvalidRequestError("Invalid 'messages': empty array.", param="messages", code="empty_array")
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
+        if not isinstance(message, dict):
+            raise _wrong_type(path, message, [dict])
+        _check_required(message, _check_object(message, _atoms(shapes), path), path)
+
+
 def check_links(items: Sequence[Item], made_with: Mapping[str, str]) -> None:
     """Refuse a context in which items miss the ones that they belong to, or an id is there twice.
 
