@@ -263,7 +263,7 @@ def _driver_of(
     url: str | URL | AsyncEngine, pool_size: int, connect_timeout_s: float, call_timeout_s: float
 ) -> tuple[Driver, str]:
     """The driver of a URL or engine, and the URL without its password."""
-    engine = None if isinstance(url, str | URL) else url
+    engine = None if isinstance(url, str | URL) else _checked_engine(url)
     try:
         address = make_url(url) if isinstance(url, str | URL) else url.url
     except (ArgumentError, ValueError) as error:
@@ -289,6 +289,14 @@ def _driver_of(
             ), shown
         case other:
             raise ConfigurationError(f"{_SCHEMES}; {other!r} is not served")
+
+
+def _checked_engine(engine: AsyncEngine) -> AsyncEngine:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    if not isinstance(engine, AsyncEngine):
+        raise ConfigurationError(f"{_SCHEMES}, or an AsyncEngine; not a {type(engine).__name__}")
+    return engine
 
 
 def _synchronous(address: URL) -> Literal["FULL", "NORMAL"]:
