@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -263,13 +264,15 @@ def _driver_of(
     url: str | URL | AsyncEngine, pool_size: int, connect_timeout_s: float, call_timeout_s: float
 ) -> tuple[Driver, str]:
     """The driver of a URL or engine, and the URL without its password."""
-    engine = None if isinstance(url, str | URL) else _checked_engine(url)
-    try:
-        address = make_url(url) if isinstance(url, str | URL) else url.url
-    except (ArgumentError, ValueError) as error:
-        raise ConfigurationError(f"{_SCHEMES}; this is none: {error}") from error
-    shown = address.render_as_string(hide_password=True)
-    match address.get_backend_name():
+    source: str | URL | AsyncEngine = url if isinstance(url, str | URL) else _checked_engine(url)
+    if isinstance(source, str) and not _POSTGRES.match(source):
+        source = _parsed(source)
+    if isinstance(source, str):  # libpq's form, which the driver reads itself: several hosts with their ports
+        scheme, shown = "postgresql", migrate.hide_password(source)
+    else:
+        address = source if isinstance(source, URL) else source.url
+        scheme, shown = address.get_backend_name(), address.render_as_string(hide_password=True)
+    match scheme:
         case "sqlite":
             from cas_session.drivers.sqlite import SqliteDriver
 
@@ -282,13 +285,20 @@ def _driver_of(
             from cas_session.drivers.postgres import PostgresDriver
 
             return PostgresDriver(
-                engine if engine is not None else address,
+                source,
                 pool_size=pool_size,
                 connect_timeout_s=connect_timeout_s,
                 call_timeout_s=call_timeout_s,
             ), shown
         case other:
             raise ConfigurationError(f"{_SCHEMES}; {other!r} is not served")
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise ConfigurationError(f"{_SCHEMES}; this is none: {error}") from error
 
 
 def _checked_engine(engine: AsyncEngine) -> AsyncEngine:
@@ -307,6 +317,7 @@ def _synchronous(address: URL) -> Literal["FULL", "NORMAL"]:
     return "NORMAL" if named == "NORMAL" else "FULL"
 
 
+_POSTGRES = re.compile(r"postgres(?:ql)?(?:\+\w+)?://")
 _SCHEMES = "a store needs a URL such as sqlite:///chat.db or postgresql://user@host/database"
 
 
