@@ -296,6 +296,16 @@ def test_a_url_that_no_driver_serves_names_those_that_are(url: Any) -> None:
         SessionStore(url)
 
 
+@pytest.mark.xfail(strict=True, reason="asyncpg's ValueError for a port that is no number goes through")
+async def test_a_port_that_is_no_number_is_a_mistake_in_the_url() -> None:
+    with pytest.raises(ConfigurationError, match="port"):
+        await SessionStore("postgresql://app@127.0.0.1:port/db").open()
+
+
+def test_a_url_may_name_several_hosts_with_their_ports() -> None:
+    assert SessionStore("postgresql://app:hush@one:5432,two:5433/db")
+
+
 def test_a_synchronous_engine_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="AsyncEngine"):
         SessionStore(create_engine("sqlite://"))  # type: ignore[arg-type]
