@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import re
 import shlex
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, create_engine, event, inspect, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.util.concurrency import await_only, in_greenlet
@@ -31,7 +30,6 @@ TAKE_LOCK = text("SELECT pg_advisory_xact_lock(CAST(:key AS bigint))")
 READ_REVISION = text("SELECT version_num FROM cas_session_alembic_version")
 
 _REVISION = re.compile(r"(\d{4})_serves_(\d{4})")
-_POSTGRES = re.compile(r"postgres(?:ql)?(?:\+\w+)?://")
 
 # Alembic keeps the running migration in module globals.
 _alembic_is_busy = threading.Lock()
@@ -54,16 +52,6 @@ def upgrade(connection: Connection) -> None:
 
     with _one_at_a_time():
         command.upgrade(_config(connection), "head")
-
-
-def upgrade_sqlite(raw: sqlite3.Connection) -> None:
-    """Upgrade on a raw connection with isolation_level None, in one BEGIN IMMEDIATE .. COMMIT.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError: The database failed; ``orig`` is sqlite3's own error. Nothing was changed.
-        SchemaVersionError: As in `upgrade`.
-    """
-    _in_one_unit(create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool), upgrade)
 
 
 def current_revision(connection: Connection) -> str | None:
@@ -120,7 +108,7 @@ async def run(url: str, function: Callable[[Connection], None]) -> None:
     Raises:
         ConfigurationError: The URL names no database that is served.
     """
-    if _POSTGRES.match(url):
+    if url.startswith("postgres"):
         await _run_on_postgres(url, function)
     elif url.startswith("sqlite"):
         await asyncio.to_thread(_run_on_sqlite, url, function)
@@ -133,11 +121,12 @@ async def run(url: str, function: Callable[[Connection], None]) -> None:
 async def _run_on_postgres(url: str, function: Callable[[Connection], None]) -> None:
     import asyncpg
 
-    # asyncpg reads libpq's URLs itself: sslmode, socket folders, several hosts.
-    dsn = _POSTGRES.sub("postgresql://", url, count=1)
+    from cas_session.drivers.postgres_url import connect_arguments  # reads URLs as the driver does
+
+    arguments = connect_arguments(url)
 
     async def connect(*_: Any, **__: Any) -> Any:
-        return await asyncpg.connect(dsn)
+        return await asyncpg.connect(**arguments)
 
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
     async with engine.begin() as connection:
@@ -151,12 +140,7 @@ def _run_on_sqlite(url: str, function: Callable[[Connection], None]) -> None:
         connect_args={"timeout": BUSY_TIMEOUT_S, "isolation_level": None},
         poolclass=NullPool,
     )
-    _in_one_unit(engine, function)
-
-
-def _in_one_unit(engine: Engine, function: Callable[[Connection], None]) -> None:
-    # Begun here and not on the raw connection, which the engine rolls back when it first meets it. Immediate,
-    # for Python's own transactions begin too late: a second migration must wait before it reads.
+    # Python's own transactions begin too late: a second migration must wait before it reads.
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     with engine.begin() as connection:
         function(connection)

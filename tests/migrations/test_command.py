@@ -52,6 +52,10 @@ def test_command_migrates_a_postgres_database(empty_postgres: str, scheme: str) 
     assert_goes_up_and_down(empty_postgres.replace("postgresql://", f"{scheme}://"))
 
 
+def test_command_takes_what_hosting_services_write_into_urls(empty_postgres: str) -> None:
+    assert_goes_up_and_down(f"{empty_postgres}&sslmode=disable&channel_binding=prefer&connect_timeout=5")
+
+
 def test_command_without_a_url_says_which_variable_to_set() -> None:
     refused = alembic("upgrade", "head", url=None)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import Connection, inspect, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, StaticPool, create_engine, inspect, text
 
 from cas_session import migrate, schema
 from cas_session.errors import ConfigurationError, SchemaVersionError
@@ -92,35 +91,29 @@ async def test_upgrade_that_is_cancelled_leaves_nothing_and_lets_the_next_one_in
     assert await ask(empty_postgres, tables) == ALL_TABLES
 
 
-def test_upgrade_on_a_raw_sqlite_connection_is_one_immediate_transaction(tmp_path: Path) -> None:
+def test_upgrade_stays_inside_the_transaction_of_a_raw_sqlite_connection(tmp_path: Path) -> None:
     raw = sqlite3.connect(tmp_path / "raw.db", isolation_level=None)
-    seen: list[str] = []
-    raw.set_trace_callback(seen.append)
-
-    migrate.upgrade_sqlite(raw)
-    usable = raw.execute("SELECT version_num FROM cas_session_alembic_version").fetchall()
+    other = sqlite3.connect(tmp_path / "raw.db", isolation_level=None, timeout=0)
+    engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
+    with engine.connect() as connection:
+        raw.execute("BEGIN IMMEDIATE")
+        with connection.begin() as transaction:
+            migrate.upgrade(connection)
+            seen_by_others = other.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+            transaction.rollback()
+        left = other.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        raw.execute("BEGIN IMMEDIATE")
+        with connection.begin():
+            migrate.upgrade(connection)
+    made = {name for (name,) in other.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     raw.close()
+    other.close()
 
-    words = [statement.split()[0] for statement in seen if not statement.startswith(("PRAGMA", "SELECT"))]
-    assert words[0] == "BEGIN"
-    assert words[-1] == "COMMIT"
-    assert {"CREATE", "INSERT"} == set(words[1:-1])
-    assert usable == [(migrate.HEAD,)]
-
-
-def test_upgrade_on_a_raw_sqlite_connection_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    raw = sqlite3.connect(tmp_path / "raw.db", isolation_level=None)
-    raw.execute("CREATE TABLE cas_session_op (somebody_else integer)")
-
-    with pytest.raises(DBAPIError) as caught:
-        migrate.upgrade_sqlite(raw)
-    left = [name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    begun = raw.in_transaction
-    raw.close()
-
-    assert isinstance(caught.value.orig, sqlite3.OperationalError)
-    assert left == ["cas_session_op"]
-    assert not begun
+    assert seen_by_others == (0,)
+    assert left == (0,)
+    assert made == ALL_TABLES
 
 
 async def test_twelve_upgrades_at_once_make_the_tables_once(empty_url: str) -> None:
