@@ -6,7 +6,9 @@ nothing depends on a connection's state, so that a transaction pooler may stand 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Literal, TypeVar
@@ -39,7 +41,7 @@ from cas_session.drivers import postgres_upkeep as upkeep
 from cas_session.drivers.postgres_errors import connecting
 from cas_session.drivers.postgres_pool import EnginePool, Link, OwnPool, Pool
 from cas_session.drivers.settle import settle
-from cas_session.errors import ConfigurationError
+from cas_session.errors import ConfigurationError, StoreClosedError
 from cas_session.migrate import upgrade
 
 T = TypeVar("T")
@@ -86,15 +88,20 @@ class PostgresDriver:
                 call_timeout_s=call_timeout_s,
             )
         self._pruned_through = ""  # the session_id up to which prune has looked
+        self._is_open = False
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
 
     # Life
 
     async def open(self) -> None:
         await self._pool.open()
+        self._is_open = True
         try:
             await self._read(_check_server)
         except BaseException:
-            await self._pool.close()
+            await self.close()
             raise
 
     async def schema_revision(self) -> str | None:
@@ -107,7 +114,10 @@ class PostgresDriver:
                 await connection.run_sync(upgrade)
 
     async def close(self) -> None:
-        await self._pool.close()
+        self._is_open = False
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await settle(self._closing)
 
     async def ping(self) -> None:
         await self._read(lambda link: link.row("SELECT 1"))
@@ -205,12 +215,33 @@ class PostgresDriver:
 
     async def _write(self, unit: Callable[[Link], Awaitable[T]]) -> T:
         """Run a unit to its end: only the wait for a connection can be cancelled."""
-        link = await self._pool.take()
-        return await settle(_run(unit, link))
+        with self._counted():
+            link = await self._pool.take()
+            return await settle(_run(unit, link))
 
     async def _read(self, unit: Callable[[Link], Awaitable[T]]) -> T:
         """Run a unit that changes nothing; a cancellation ends it."""
-        return await _run(unit, await self._pool.take())
+        with self._counted():
+            return await _run(unit, await self._pool.take())
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a call, so that closing waits for it."""
+        if not self._is_open:
+            raise StoreClosedError("the database is not open")
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    async def _close(self) -> None:
+        while self._calls:
+            self._idle.clear()
+            await self._idle.wait()
+        await self._pool.close()
 
 
 async def _run(unit: Callable[[Link], Awaitable[T]], link: Link) -> T:

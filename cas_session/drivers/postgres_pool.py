@@ -6,7 +6,7 @@ A connection is in autocommit and is not reset between two units, for no unit le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from cas_session.drivers.postgres_errors import connecting, ends_connection, translated
 from cas_session.drivers.postgres_url import connect_arguments
-from cas_session.errors import ConfigurationError, StoreClosedError
+from cas_session.errors import ConfigurationError
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Pool(Protocol):
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        """Wait for what is under way, then close every connection."""
+        """Close every connection; nothing is under way any more."""
 
     async def take(self) -> Link:
         """Wait for a connection, at most the call's time. Cancelling this leaves nothing behind.
@@ -114,13 +114,10 @@ class OwnPool:
             )
 
     async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        if self._pool is not None:
+            await self._pool.close()
 
     async def take(self) -> Link:
-        if self._pool is None:
-            raise StoreClosedError("the database is not open")
         with connecting():
             connection = await self._pool.acquire(timeout=self._call_timeout_s)
         return _OwnLink(self._pool, connection, self._call_timeout_s)
@@ -153,38 +150,23 @@ class EnginePool:
             )
         self._engine = engine
         self._call_timeout_s = call_timeout_s
-        self._is_open = False
-        self._taken = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     async def open(self) -> None:
         """Nothing: the engine's connections are opened and closed by the user."""
-        self._is_open = True
 
     async def close(self) -> None:
-        self._is_open = False
-        await self._idle.wait()
+        """Nothing, as for `open`."""
 
     async def take(self) -> Link:
-        if not self._is_open:
-            raise StoreClosedError("the database is not open")
         with connecting():
             async with asyncio.timeout(self._call_timeout_s):
                 raw = await self._engine.raw_connection()
-        self._taken += 1
-        self._idle.clear()
-        return _EngineLink(raw, self._call_timeout_s, self._given_back)
+        return _EngineLink(raw, self._call_timeout_s)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         async with self._engine.begin() as connection:
             yield connection
-
-    def _given_back(self) -> None:
-        self._taken -= 1
-        if not self._taken:
-            self._idle.set()
 
 
 class _OwnLink(Link):
@@ -200,19 +182,15 @@ class _OwnLink(Link):
 
 
 class _EngineLink(Link):
-    def __init__(self, raw: PoolProxiedConnection, timeout_s: float, given_back: Callable[[], None]) -> None:
+    def __init__(self, raw: PoolProxiedConnection, timeout_s: float) -> None:
         super().__init__(raw.driver_connection, timeout_s)
         self._raw = raw
-        self._given_back = given_back
 
     async def give_back(self) -> None:
-        try:
-            with suppress(Exception):  # as above
-                if self._is_broken or self.connection.is_closed():
-                    await greenlet_spawn(self._raw.invalidate)
-                await greenlet_spawn(self._raw.close)
-        finally:
-            self._given_back()
+        with suppress(Exception):  # as above
+            if self._is_broken or self.connection.is_closed():
+                await greenlet_spawn(self._raw.invalidate)
+            await greenlet_spawn(self._raw.close)
 
 
 async def _no_reset(_: Any) -> None:
