@@ -7,6 +7,7 @@ a transaction with a savepoint each. Nobody is answered before COMMIT returned.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sqlite3
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import aiosqlite
 
@@ -179,9 +180,8 @@ class Link:
         self._busy_timeout_s = busy_timeout_s
         self._query_only = query_only
         # One private method of aiosqlite is used: _execute, the only way to run a whole unit in one hop.
-        if not callable(getattr(aiosqlite.Connection, "_execute", None)):
-            version = getattr(aiosqlite, "__version__", "this version")
-            raise ConfigurationError(f"aiosqlite {version} has no Connection._execute: install 0.22")
+        if not inspect.iscoroutinefunction(getattr(aiosqlite.Connection, "_execute", None)):
+            raise ConfigurationError("this aiosqlite has no Connection._execute any more: install 0.22")
         self._proxy = aiosqlite.Connection(self._connect, 64)
         thread = getattr(self._proxy, "_thread", self._proxy)
         if isinstance(thread, threading.Thread):
@@ -202,34 +202,16 @@ class Link:
 
     def hop(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run ``work`` in the thread. The future is no task: an ending loop does not cancel it."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        sent = False
-
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001  # it is raised where the future is awaited
-                loop.call_soon_threadsafe(_answer_error, answer, error)
-            else:
-                loop.call_soon_threadsafe(_answer, answer, result)
-
-        async def carry() -> None:
-            nonlocal sent
-            sent = True
-            proxy: Any = self._proxy
-            await proxy._execute(run)
-
-        def look(carrier: asyncio.Task[None]) -> None:
-            if carrier.cancelled():
-                if not sent:
-                    _answer_error(answer, StorageUnavailableError("the event loop is ending"))
-            elif (error := carrier.exception()) is not None:
-                _answer_error(answer, error)
-
-        carrier = loop.create_task(carry())
-        carrier.add_done_callback(look)
-        return answer
+        proxy: Any = self._proxy
+        call = proxy._execute(work)
+        answer: Any = call.send(None)  # it runs up to where it waits for the thread
+        call.close()
+        if not asyncio.isfuture(answer):
+            raise ConfigurationError(
+                "this aiosqlite's Connection._execute works in another way: install 0.22"
+            )
+        answer._asyncio_future_blocking = False  # nobody waits for it yet
+        return cast("asyncio.Future[T]", answer)
 
     def interrupt(self) -> None:
         """End the statement that runs in the thread, if one does."""
@@ -241,6 +223,7 @@ class Link:
         if self._failure is not None:
             await self.close()
             raise self._failure
+        await self.hop(int)  # a first one, that does nothing: it shows that hops work
 
     def _connect(self) -> sqlite3.Connection:
         """Connect and prepare. A failure is kept: aiosqlite does not wait for the thread of a connect that

@@ -134,6 +134,15 @@ def ping(raw: sqlite3.Connection) -> None:
 
 def append(raw: sqlite3.Connection, group: Sequence[Append]) -> list[Landed]:
     """Append the members' blocks, one behind the other."""
+    if len(group) == 1:
+        return _append(raw, group)
+    try:
+        return _append(raw, group)
+    except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+        raise GroupRefusedError(str(error)) from error  # an op_id that is used, an item that is too large
+
+
+def _append(raw: sqlite3.Connection, group: Sequence[Append]) -> list[Landed]:
     first = group[0]
     if first.fenced and (landed := _landed(raw, first, "append")) is not None:
         return [landed]
@@ -451,7 +460,7 @@ def _claim(
     """Write the op row; if the op_id has one already, this write had landed: return what it did then.
 
     Raises:
-        GroupRefusedError: The write is one of a group, and its op_id has a row.
+        sqlite3.IntegrityError: The op_id has a row, and the write is one of a group.
         OperationMismatchError: The op_id belongs to another write.
     """
     try:
@@ -467,10 +476,8 @@ def _claim(
                 write.worker,
             ),
         )
-    except sqlite3.IntegrityError as error:
-        if not alone:
-            raise GroupRefusedError(str(error)) from error
-        landed = _landed(raw, write, kind)
+    except sqlite3.IntegrityError:
+        landed = _landed(raw, write, kind) if alone else None
         if landed is None:
             raise
         return landed
