@@ -132,14 +132,15 @@ async def test_a_version_with_another_nonce_conflicts_though_the_number_matches(
     assert await everything(driver, s) == before
 
 
+@pytest.mark.parametrize("expected", [9, 2**70, -1])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_version_that_is_still_to_come_conflicts(driver: Driver, s: str, kind: Kind) -> None:
+async def test_a_version_that_cannot_be_conflicts(driver: Driver, s: str, kind: Kind, expected: int) -> None:
     await send(driver, append(s, "a"))
     before = await everything(driver, s)
 
-    error = await conflict(driver, write(kind, await load(driver, s), expected=9))
+    error = await conflict(driver, write(kind, await load(driver, s), expected=expected))
 
-    assert (error.expected, error.actual) == (9, 1)
+    assert (error.expected, error.actual) == (expected, 1)
     assert await everything(driver, s) == before
 
 
@@ -252,3 +253,14 @@ async def test_a_tombstone_can_be_expected_by_its_version(driver: Driver, s: str
 
     assert landed.manifest.version == 3
     assert await texts(driver, s) == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["replace", "restore"])
+async def test_a_replace_of_everything_is_never_unconditional(driver: Driver, s: str, kind: Kind) -> None:
+    await send(driver, append(s, "a"))
+    before = await everything(driver, s)
+
+    with pytest.raises(ValueError, match="version"):
+        await send(driver, write(kind, await load(driver, s), expected=None))
+
+    assert await everything(driver, s) == before

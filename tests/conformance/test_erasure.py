@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
-from cas_session.driver import NO_CHAIN, Chain, Clear, Driver, Write
+from cas_session.driver import NO_CHAIN, Chain, Clear, Driver, FinishCompaction, Kind, Write
 from cas_session.errors import SessionNotFoundError, VersionConflictError
 from tests.conformance.database import Database
 from tests.conformance.writes import (
@@ -21,10 +22,12 @@ from tests.conformance.writes import (
     pop,
     prefix_of,
     replace,
+    restore,
     send,
     texts,
 )
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 ERASES = pytest.mark.parametrize("erase", [clear, delete])
 Erase = Callable[[str], Clear]
 
@@ -95,8 +98,6 @@ async def test_remove_erased_stays_in_its_session(driver: Driver, database: Data
 async def test_remove_erased_takes_digests_and_texts_of_attempts_from_before(
     driver: Driver, s: str, erase: Erase
 ) -> None:
-    from cas_session.driver import FinishCompaction
-
     landed = await send(driver, append(s, "a"))
     attempt = begin(s, landed.manifest)
     await driver.begin_compaction(attempt)
@@ -186,15 +187,39 @@ async def test_owner_and_metadata_apply_at_creation_only(driver: Driver, s: str)
     assert (row.owner, row.metadata) == ("ann", '{"k":1}')
 
 
-async def test_a_replace_of_a_tombstone_by_items_revives_it(driver: Driver, s: str) -> None:
-    """A deleted session reads as empty: one that has items is none."""
+@pytest.mark.parametrize("kind", ["replace", "compact", "restore"])
+@pytest.mark.parametrize("items", [(), ("a",)])
+async def test_any_other_write_to_a_tombstone_revives_it_too(
+    driver: Driver, s: str, kind: Kind, items: tuple[str, ...]
+) -> None:
+    """A deleted session reads as empty: one that was written again is none."""
+    await send(driver, append(s, "before", owner="ann", metadata="{}"))
     await send(driver, delete(s))
-    await send(driver, replace(s, "a", expected=1))
+    tombstone = await load(driver, s)
+    if kind == "compact":
+        await send(driver, compact(s, prefix_of(tombstone, 0), *items))
+    elif kind == "replace":
+        await send(driver, replace(s, *items, expected=2))
+    else:
+        items = ()
+        await send(driver, restore(s, 2, expected=2))
     row = (await load(driver, s)).row
 
     assert row is not None
-    assert row.deleted_at is None
-    assert await texts(driver, s) == ["a"]
+    assert (row.deleted_at, row.metadata) == (None, None)
+    assert await texts(driver, s) == list(items)
+
+
+async def test_a_revived_session_counts_as_created_anew(driver: Driver, database: Database, s: str) -> None:
+    await send(driver, append(s, "a"))
+    await send(driver, delete(s))
+    await database.set_moment(s, LONG_AGO)
+
+    await send(driver, append(s, "b"))
+    row = (await load(driver, s)).row
+
+    assert row is not None
+    assert row.created_at > LONG_AGO
 
 
 async def test_forget_removes_every_row_of_a_tombstone(driver: Driver, database: Database, s: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cas_session.driver import Chain, Driver, Kind
+from cas_session.driver import NO_SESSION, Chain, Driver, Kind
 from cas_session.errors import SessionNotFoundError, VersionNotRetainedError
 from tests.conformance.writes import (
     KINDS,
@@ -140,6 +140,34 @@ async def test_a_version_from_before_a_clear_or_delete_is_refused_as_erased(
     assert texts_of(await driver.load_as_of(s, 13)) == ["h"]
 
 
+@pytest.mark.parametrize("make", [clear, delete])
+async def test_also_a_version_that_was_empty_is_refused_after_a_clear_or_delete(
+    driver: Driver, s: str, make: type
+) -> None:
+    await send(driver, append(s, "a"))
+    await send(driver, pop(s))
+    await send(driver, make(s))
+
+    with pytest.raises(VersionNotRetainedError) as read:
+        await driver.load_as_of(s, 2)
+    with pytest.raises(VersionNotRetainedError) as restored:
+        await send(driver, restore(s, 2, expected=3))
+
+    assert (read.value.reason, restored.value.reason) == ("erased", "erased")
+
+
+async def test_version_0_is_the_session_before_its_first_write(driver: Driver, s: str) -> None:
+    await send(driver, append(s, "a"))
+
+    loaded = await driver.load_as_of(s, 0)
+    landed = await send(driver, restore(s, 0, expected=1))
+
+    assert loaded.manifest == NO_SESSION
+    assert texts_of(loaded) == []
+    assert (landed.manifest.version, landed.manifest.item_count) == (2, 0)
+    assert await texts(driver, s) == []
+
+
 async def test_a_compaction_output_made_from_erased_items_is_erased_too(driver: Driver, s: str) -> None:
     await send(driver, append(s, "a", "b"))
     await send(driver, compact(s, prefix_of(await load(driver, s), 2), "summary of a and b"))
@@ -149,7 +177,7 @@ async def test_a_compaction_output_made_from_erased_items_is_erased_too(driver: 
         await driver.load_as_of(s, 2)
 
 
-@pytest.mark.parametrize("version", [12, 99])
+@pytest.mark.parametrize("version", [12, 99, 2**70, -1])
 async def test_a_version_that_was_not_written_yet_is_a_value_error(
     driver: Driver, s: str, version: int
 ) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from cas_session.driver import Driver, Kind, Prefix
+from cas_session.driver import NO_SESSION, Chain, Driver, Kind, Prefix
 from cas_session.errors import VersionConflictError
 from cas_session.snapshot import Version
 from tests.conformance.writes import (
@@ -252,11 +252,18 @@ async def test_a_history_of_replaces_and_compactions_reads_as_written(driver: Dr
 
 async def test_a_session_that_holds_only_a_chain_is_compacted_to_its_output(driver: Driver, s: str) -> None:
     """Over empty storage the chain is all there is; its row has version 0 and no op row."""
-    from cas_session.driver import Chain
-
     await driver.record_chain(s, Chain(response_id="resp_1", stored=True, epoch=0, seq=0))
 
     landed = await send(driver, compact(s, prefix_of(await load(driver, s), 0), "x"))
+
+    assert await texts(driver, s) == ["x"]
+    assert (landed.manifest.version, landed.manifest.epoch, landed.found_version) == (1, 1, 0)
+
+
+async def test_a_session_that_does_not_exist_is_compacted_by_who_expects_0(driver: Driver, s: str) -> None:
+    prefix = Prefix(through=0, planned=NO_SESSION.version, epoch=0, item_count=0, byte_count=0)
+
+    landed = await send(driver, compact(s, prefix, "x", expected=0))
 
     assert await texts(driver, s) == ["x"]
     assert (landed.manifest.version, landed.manifest.epoch, landed.found_version) == (1, 1, 0)

@@ -54,8 +54,7 @@ class Lists(NamedTuple):
         return self.rewrites[version] == self.rewrites[-1]
 
     def is_erased(self, version: int) -> bool:
-        """Whether a read of that version must be refused; one that was empty holds nothing to erase."""
-        return version < self.erased_before and bool(self.history[version])
+        return version < self.erased_before
 
     def _written(self, items: tuple[str, ...], *, rewritten: bool = True) -> Lists:
         return self._replace(

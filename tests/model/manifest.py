@@ -120,6 +120,9 @@ class Rules:
             row.seq <= manifest.base_seq and row.gen < manifest.base_gen
         )
 
+    def is_whole(self, manifest: Manifest, rows: Sequence[Row]) -> bool:
+        return len(rows) == manifest.item_count
+
     def visible(self, state: State) -> tuple[Row, ...]:
         return tuple(sorted(row for row in state.rows if self.is_visible(state.manifest, row)))
 
@@ -127,13 +130,15 @@ class Rules:
         manifest = state.ops[version]
         if manifest is None:
             raise RefusedError("pruned")
+        if manifest.epoch < state.manifest.erased_epoch:
+            raise RefusedError("erased")  # also one that was empty
         rows = [
             row
             for row in state.rows
             if self.is_visible_as_of(manifest, row) and not self.is_erased(state.manifest, row)
         ]
-        if len(rows) != manifest.item_count:
-            raise RefusedError("erased" if manifest.epoch < state.manifest.erased_epoch else "pruned")
+        if not self.is_whole(manifest, rows):
+            raise RefusedError("pruned")
         return tuple(row.text for row in sorted(rows))
 
     def append(self, state: State, texts: tuple[str, ...]) -> State:

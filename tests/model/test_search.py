@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.model.manifest import Manifest, Plan, RefusedError, Row, Rules, State
+from tests.model.manifest import Manifest, Plan, Row, Rules, State
 from tests.model.search import CounterexampleError, search
 
 DEPTH = 5  # steps; some 600,000 histories in 20 s
@@ -100,17 +102,18 @@ class AsOfForgetsWhatWasPoppedLater(Rules):
 
 
 class AsOfWithoutCount(Rules):
+    def is_whole(self, manifest: Manifest, rows: Sequence[Row]) -> bool:
+        return True
+
+
+class ReadOfWhatIsErased(Rules):
     def as_of(self, state: State, version: int) -> tuple[str, ...]:
-        manifest = state.ops[version]
-        if manifest is None:
-            raise RefusedError("pruned")
-        return tuple(row.text for row in sorted(state.rows) if self.is_visible_as_of(manifest, row))
+        return super().as_of(_unerased(state), version)
 
 
 class RestoreOfWhatIsErased(Rules):
     def restore(self, state: State, version: int) -> State:
-        unerased = state._replace(manifest=state.manifest._replace(erased_epoch=0))
-        return self.replace(state, super().as_of(unerased, version))
+        return self.replace(state, self.as_of(_unerased(state), version))
 
 
 class ReplaceKeepsBaseSeq(Rules):
@@ -145,6 +148,10 @@ class CompactThroughTheEnd(Rules):
 
     def compact(self, state: State, plan: Plan) -> State:
         return super().compact(state, plan._replace(through=state.manifest.next_seq - 1))
+
+
+def _unerased(state: State) -> State:
+    return state._replace(manifest=state.manifest._replace(erased_epoch=0))
 
 
 MUTANTS = list(Rules.__subclasses__())
