@@ -38,6 +38,9 @@ def cas_session(
 app.command()(demo)
 
 
+app.command()(demo)
+
+
 @app.command()
 def migrate(
     url: Annotated[

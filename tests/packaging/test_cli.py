@@ -78,7 +78,11 @@ def test_error_of_the_package_is_one_line_without_the_password(url: str, words: 
     assert "secret" not in done.stdout + done.stderr
 
 
-def test_missing_extra_is_one_line_that_names_it() -> None:
-    program = "import sys; sys.modules['typer'] = None; from cas_session.cli import main; main()"
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"),
+    [("typer", "--version", "cli"), ("rich", "demo", "cli"), ("uvicorn", "demo", "demo")],
+)
+def test_missing_extra_is_one_line_that_names_it(missing: str, command: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from cas_session.cli import main; main()"
 
-    assert_one_line(run(program, "--version"), "pip install 'cas-session[cli]'")
+    assert_one_line(run(program, command), f"pip install 'cas-session[{extra}]'")

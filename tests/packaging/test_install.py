@@ -92,6 +92,7 @@ def test_wheel_holds_the_package_and_its_migrations_and_no_tests(built: tuple[Pa
 
     assert {"cas_session", "cas_session-0.1.0.dist-info"} == {name.split("/")[0] for name in names}
     assert "cas_session/py.typed" in names
+    assert "cas_session/cli/demo/conversation.jsonl" in names
     assert "cas_session/_alembic/env.py" in names
     assert "cas_session/_alembic/versions/0001_serves_0001.py" in names
     assert not [name for name in names if "__pycache__" in name]
