@@ -239,7 +239,7 @@ def clear(raw: sqlite3.Connection, clear: Clear) -> Landed:
 def replace_all(raw: sqlite3.Connection, write: Replace) -> Landed:
     """Hide everything behind these items."""
     if write.expected is None:
-        raise ValueError("a whole replace needs the version that it replaces")
+        raise ValueError("a replace of everything needs expected, the version that it replaces")
     if write.fenced and (landed := _landed(raw, write, "replace")) is not None:
         return landed
     row = read_session(raw, write.session_id)
@@ -288,7 +288,7 @@ def replace_prefix(raw: sqlite3.Connection, write: Replace, prefix: Prefix) -> L
 def restore(raw: sqlite3.Connection, write: Restore) -> Landed:
     """Hide everything behind copies of an earlier version's items."""
     if write.expected is None:
-        raise ValueError("a restore needs the version that it replaces")
+        raise ValueError("a restore needs expected, the version that it replaces")
     if write.fenced and (landed := _landed(raw, write, "restore")) is not None:
         return landed
     row = read_session(raw, write.session_id)
