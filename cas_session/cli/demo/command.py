@@ -6,26 +6,26 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from cas_session.cli.demo.settings import Settings
-from cas_session.errors import ConfigurationError
+from cas_session.errors import CasSessionError, ConfigurationError
 
 if TYPE_CHECKING:
-    from cas_session.cli.demo.verdict import Verdict
     from cas_session.snapshot import Item
 
 BROKEN = 1  # exit status
 INTERRUPTED = 130  # what shells give for SIGINT
+TERMINATED = 143  # and for SIGTERM
 
 
 class Api(StrEnum):
@@ -45,12 +45,16 @@ def demo(
     api: Annotated[Api, typer.Option(help="Who compacts; openai needs OPENAI_API_KEY.")] = Api.local,
     input_file: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE", help="Begin with this conversation: JSON Lines, an item each."),
+        typer.Option(
+            "--input", metavar="FILE", help="Begin with this conversation: JSON Lines, an item each."
+        ),
     ] = None,
     model: Annotated[str, typer.Option(help="The model that compacts.")] = "gpt-5.1",
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that append turns.")] = 4,
     turns: Annotated[int | None, typer.Option(min=1, help="Stop after so many turns.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Stop after so many seconds.")] = 10.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop after so many seconds; by default 10, openai 60.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides what the turns say.")] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the sessions in the database.")] = False,
 ) -> None:
@@ -58,69 +62,86 @@ def demo(
 
     Exit status 0 if every promise held, 1 if not, 2 if it could not be run.
     """
+    began = time.monotonic()
     if naive and strict:
-        raise ConfigurationError("--naive has no policy: give --naive or --strict")
+        raise ConfigurationError("--naive compacts by hand and has no policy: give --naive or --strict")
     if api is Api.openai and not os.environ.get("OPENAI_API_KEY"):
         raise ConfigurationError("--api openai needs your key in the environment: OPENAI_API_KEY is not set")
-    from cas_session.cli.demo.conversation import read_file, shipped
+    from cas_session.cli.demo.files import read_file, shipped
 
     path = input_file if input_file is not None else shipped()
     items = read_file(path)
-    with _database(url, keep=keep) as database:
-        settings = Settings(
-            url=database,
-            run=secrets.token_hex(4),
-            api=api.value,
-            model=model,
-            naive=naive,
-            strict=strict,
-            workers=workers,
-            turns=turns,
-            seconds=seconds,
-            seed=seed,
-        )
-        try:
-            verdict = asyncio.run(_run(settings, items, path, keep=keep))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            typer.echo("interrupted: nothing was judged", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-    if not verdict.held:
-        raise typer.Exit(BROKEN)
+    folder = Path(tempfile.mkdtemp(prefix="cas-session-")) if url is None else None
+    settings = Settings(
+        url=url if url is not None else f"sqlite:///{folder}/demo.db",
+        run=secrets.token_hex(4),
+        api=api.value,
+        model=model,
+        naive=naive,
+        strict=strict,
+        workers=workers,
+        turns=turns,
+        seconds=seconds,
+        seed=seed,
+    )
+    try:
+        held, kept = asyncio.run(_run(settings, items, path, began, keep=keep))
+    except KeyboardInterrupt:
+        _give_up(folder, INTERRUPTED)
+    except asyncio.CancelledError:
+        _give_up(folder, TERMINATED)
+    except BaseException:
+        _forget(folder)
+        raise
+    if not kept:
+        _forget(folder)
+    raise typer.Exit(0 if held else BROKEN)
 
 
-@contextlib.contextmanager
-def _database(url: str | None, *, keep: bool) -> Iterator[str]:
-    """The database of the run; a new file goes afterwards, unless it is to be kept."""
-    if url is not None:
-        yield url
-    elif keep:
-        yield f"sqlite:///{Path(tempfile.mkdtemp(prefix='cas-session-')) / 'demo.db'}"
-    else:
-        with tempfile.TemporaryDirectory(prefix="cas-session-", ignore_cleanup_errors=True) as folder:
-            yield f"sqlite:///{Path(folder) / 'demo.db'}"
+def _give_up(folder: Path | None, status: int) -> NoReturn:
+    _forget(folder)
+    typer.echo("interrupted: nothing was judged", err=True)
+    raise typer.Exit(status) from None
 
 
-async def _run(settings: Settings, items: list[Item], path: Path, *, keep: bool) -> Verdict:
+def _forget(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(
+    settings: Settings, items: list[Item], path: Path, began: float, *, keep: bool
+) -> tuple[bool, bool]:
+    """Run it; say whether every promise held, and whether the sessions were left in the database."""
     from rich.console import Console
 
-    from cas_session.cli.demo.conversation import for_real_provider
     from cas_session.cli.demo.ledger import Ledger
     from cas_session.cli.demo.screen import Screen
-    from cas_session.cli.demo.stage import Stage
+    from cas_session.cli.demo.stage import Stage, remove
+    from cas_session.cli.demo.turns import for_real_provider
     from cas_session.cli.demo.verdict import judge
 
-    if sys.platform != "win32":  # so that a `kill` ends the processes as Ctrl-C does
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    _end_as_by_interrupt()
     if settings.api == "openai":
         items = for_real_provider(items)
-    began = time.monotonic()
-    console, ledger = Console(highlight=False), Ledger()
-    screen, stage = Screen(console, settings), Stage(settings, items, ledger)
+    ledger, stays = Ledger(), keep
+    screen, stage = Screen(Console(highlight=False), settings), Stage(settings, items, ledger, began)
     screen.introduce(f"{len(items)} items of {path.name}")
-    async with screen.watch(stage, ledger):
-        outcome = await stage.run()
-    verdict = judge(outcome)
-    screen.conclude(verdict, time.monotonic() - began)
-    return verdict
+    try:
+        async with screen.watch(stage, ledger):
+            outcome = await stage.run()
+        verdict = judge(outcome)
+        stays = keep or not (verdict.held or settings.naive)  # what broke a promise is worth a look
+        screen.conclude(verdict, time.monotonic() - began, stays=stays)
+    finally:
+        if not stays:
+            with contextlib.suppress(CasSessionError):
+                await remove(settings)
+    return verdict.held, stays
+
+
+def _end_as_by_interrupt() -> None:
+    """A `kill` ends the run as Ctrl-C does."""
+    task = asyncio.current_task()
+    if task is not None and sys.platform != "win32":
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -12,9 +12,17 @@ from cas_session.snapshot import Item
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Do what you are there for; ``first`` is the first item of the shared session."""
+    """Do what you are there for.
+
+    Attributes:
+        first: The first item of the shared session.
+        shared_url: The endpoint that compacts it; None for the real one.
+        erased_url: The endpoint that compacts the other session.
+    """
 
     first: Item
+    shared_url: str | None
+    erased_url: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +168,4 @@ class Failed:
     error: str
 
 
-News = (
-    Ready
-    | Appended
-    | WasRead
-    | Asked
-    | Answered
-    | Compacted
-    | Filled
-    | Cleared
-    | Looked
-    | Done
-    | Failed
-)
+News = Ready | Appended | WasRead | Asked | Answered | Compacted | Filled | Cleared | Looked | Done | Failed

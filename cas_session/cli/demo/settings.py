@@ -7,6 +7,9 @@ from typing import Literal
 
 Api = Literal["local", "openai"]
 
+SECONDS = {"local": 10.0, "openai": 60.0}
+LAST_START_S = 20.0  # after the beginning no turn is begun, unless the user asked for more
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -21,7 +24,7 @@ class Settings:
         strict: Compact by `CompactionPolicy.strict`.
         workers: Processes that append turns.
         turns: Turns of all of them together at most; None: as many as fit into `seconds`.
-        seconds: How long turns are appended.
+        seconds: How long turns are appended; None: `SECONDS`, less if it took long to start.
         seed: Decides what the turns say.
     """
 
@@ -33,8 +36,30 @@ class Settings:
     strict: bool = False
     workers: int = 4
     turns: int | None = None
-    seconds: float = 10.0
+    seconds: float | None = None
     seed: int = 0
+
+    @property
+    def pause_s(self) -> float:
+        """Between two turns of a writer, on average. Agents think; and tokens of the real API cost money."""
+        return 0.1 if self.api == "local" else 2.0
+
+    def load_s(self, elapsed_s: float) -> float:
+        """How long to append turns, if it took so long to get ready."""
+        if self.seconds is not None:
+            return self.seconds
+        wanted = SECONDS[self.api]
+        return wanted if self.api == "openai" else max(min(wanted, LAST_START_S - elapsed_s), 1.0)
+
+    @property
+    def deadline_s(self) -> float:
+        """For one model call."""
+        return 30.0 if self.api == "local" else 180.0
+
+    @property
+    def clears(self) -> int:
+        """How often the other session is cleared at least, however short the run is."""
+        return 3 if self.api == "local" else 1
 
     @property
     def shared(self) -> str:

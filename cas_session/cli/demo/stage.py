@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cas_session.cli.demo.audit import Account, Acknowledged, Evidence, Rewrite, audit
-from cas_session.cli.demo.conversation import resealed, turn
+from cas_session.cli.demo.files import resealed
 from cas_session.cli.demo.ledger import Ledger
 from cas_session.cli.demo.messages import (
     Answered,
@@ -30,6 +31,7 @@ from cas_session.cli.demo.messages import (
 )
 from cas_session.cli.demo.settings import Settings
 from cas_session.cli.demo.team import Team, Worker, WorkerFailedError
+from cas_session.cli.demo.turns import turn
 from cas_session.driver import OpRow
 from cas_session.session import CasSession
 from cas_session.snapshot import Item
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from cas_session.testing.endpoint import ResponsesEndpoint
 
 LATENCY_S = (1.0, 2.0)  # of the local endpoints, drawn anew for each call
-CLEARS = 3  # rounds at least, however short the run is
 ARRIVAL_TIMEOUT_S = 60.0
 PAGE = 1000  # op rows
 
@@ -75,7 +76,6 @@ class _Cast:
 
     writers: list[Worker]
     compactor: Worker
-    folder: Worker
     eraser: Worker
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -87,9 +87,15 @@ class Stage:
         settings: What was asked for.
         items: What the shared conversation begins with.
         ledger: Filled while the run goes on, for whoever wants to watch.
+        began: When the user's command began, on the monotonic clock.
+
+    Attributes:
+        phase: What it is at, in words.
+        load_began: When the load began, on the monotonic clock; None before.
+        load_s: How long it goes on at most.
     """
 
-    def __init__(self, settings: Settings, items: Sequence[Item], ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, items: Sequence[Item], ledger: Ledger, began: float) -> None:
         self._settings = settings
         self._items = list(items)
         self._ledger = ledger
@@ -98,7 +104,10 @@ class Stage:
         self._held: ResponsesEndpoint | None = None  # of the other one, whose requests are stopped
         self._resealed = 0
         self._seed: Acknowledged | None = None
+        self._began = began
         self.phase = "starting the processes"
+        self.load_began: float | None = None
+        self.load_s = 0.0
 
     async def run(self) -> Outcome:
         """Run it all; nothing that was started is left afterwards.
@@ -108,13 +117,14 @@ class Stage:
         """
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            if settings.api == "local":
-                await self._start_endpoints(stack)
             store = await stack.enter_async_context(SessionStore(settings.url, migrate=True, worker="demo"))
             team = await stack.enter_async_context(Team())
             cast = self._start_processes(team)
+            if settings.api == "local":
+                await self._start_endpoints(stack)  # they load while the processes do
             await team.ready()
             await self._append_seed(store.session(settings.shared))
+            self.phase = "asking the model for the first time"
             try:
                 await self._load(cast)
             except WorkerFailedError as error:
@@ -151,15 +161,11 @@ class Stage:
             elif isinstance(news, Failed):
                 failed.set()
 
-        url = self._endpoint.base_url if self._endpoint is not None else None
-        held_url = self._held.base_url if self._held is not None else None
         return _Cast(
-            compactor=team.start("compactor", 1, settings, url, hear),
-            folder=team.start("folder", 1, settings, held_url, hear),
-            eraser=team.start("eraser", 1, settings, None, hear),
+            compactor=team.start("compactor", 1, settings, hear),
+            eraser=team.start("eraser", 1, settings, hear),
             writers=[
-                team.start("writer", number, settings, None, hear)
-                for number in range(1, settings.workers + 1)
+                team.start("writer", number, settings, hear) for number in range(1, settings.workers + 1)
             ],
             failed=failed,
         )
@@ -171,29 +177,37 @@ class Stage:
     # -- the load
 
     async def _load(self, cast: _Cast) -> None:
-        begin = Begin(self._items[0])
+        begin = Begin(
+            self._items[0],
+            shared_url=self._endpoint.base_url if self._endpoint is not None else None,
+            erased_url=self._held.base_url if self._held is not None else None,
+        )
         cast.compactor.tell(begin)
         # What follows falls into a model call from the first turn on.
-        await cast.compactor.wait_for(Asked)
+        await cast.compactor.wait_for(Asked, session_id=self._settings.shared)
         self.phase = "appending, compacting, clearing"
-        for worker in (*cast.writers, cast.folder, cast.eraser):
+        for worker in (*cast.writers, cast.eraser):
             worker.tell(begin)
         over = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._clear_again_and_again(cast, over))
-            await self._writers(cast)
+        clearing = asyncio.create_task(self._clear_again_and_again(cast, over))
+        try:
+            await self._wait_for_writers(cast)
             over.set()
+            await clearing
+        finally:
+            clearing.cancel()
+            await asyncio.wait({clearing})
 
-    async def _writers(self, cast: _Cast) -> None:
+    async def _wait_for_writers(self, cast: _Cast) -> None:
         """Wait until all turns are in, the time is up, or a process failed."""
+        self.load_s = self._settings.load_s(time.monotonic() - self._began)
+        self.load_began = time.monotonic()
         waits = [
             asyncio.ensure_future(_all_done(cast.writers)),
             asyncio.ensure_future(cast.failed.wait()),
         ]
         try:
-            await asyncio.wait(
-                waits, timeout=self._settings.seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(waits, timeout=self.load_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -201,21 +215,21 @@ class Stage:
 
     async def _clear_again_and_again(self, cast: _Cast, over: asyncio.Event) -> None:
         """Fill, compact, clear while the model is asked, let it answer, look; again until the load is over."""
-        number = 0
-        while (number < CLEARS or not over.is_set()) and not cast.failed.is_set():
+        number, session_id = 0, self._settings.erased
+        while (number < self._settings.clears or not over.is_set()) and not cast.failed.is_set():
             number += 1
             cast.eraser.tell(Fill(number))
             await cast.eraser.wait_for(Filled)
             async with contextlib.AsyncExitStack() as stack:
                 held = await stack.enter_async_context(self._held.hold("compact")) if self._held else None
-                cast.folder.tell(Fold())
-                await cast.folder.wait_for(Asked)
+                cast.compactor.tell(Fold())
+                await cast.compactor.wait_for(Asked, session_id=session_id)
                 if held is not None:
                     await held.arrived(timeout_s=ARRIVAL_TIMEOUT_S)
                 cast.eraser.tell(Clear(number, refill=number % 2 == 0))
                 await cast.eraser.wait_for(Cleared)
                 # The end of the block lets the model answer.
-            await cast.folder.wait_for(Compacted, timeout_s=None)
+            await cast.compactor.wait_for(Compacted, session_id=session_id, timeout_s=None)
             cast.eraser.tell(Look(number))
             await cast.eraser.wait_for(Looked)
 
@@ -288,3 +302,11 @@ async def operations_of(session: CasSession) -> list[OpRow]:
 
 async def _all_done(workers: Sequence[Worker]) -> None:
     await asyncio.gather(*(worker.wait_for(Done, timeout_s=None) for worker in workers))
+
+
+async def remove(settings: Settings) -> None:
+    """Take the run's sessions out of the database."""
+    async with SessionStore(settings.url, worker="demo") as store:
+        for session_id in (settings.shared, settings.erased):
+            await store.session(session_id).delete()
+            await store.forget(session_id)

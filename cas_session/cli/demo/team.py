@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from cas_session.cli.demo import workers
+from cas_session.cli.demo import process
 from cas_session.cli.demo.messages import Failed, News, Order, Ready, Stop
 from cas_session.cli.demo.settings import Settings
 from cas_session.errors import CasSessionError
@@ -21,7 +21,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
-GRACE_S = 60.0  # to finish what it is at, a model call at most
+GRACE_S = 20.0  # to finish what it is at, beside a model call
 
 N = TypeVar("N")
 
@@ -41,21 +41,21 @@ class Worker:
 
     def __init__(
         self,
-        role: workers.Role,
+        role: process.Role,
         number: int,
         settings: Settings,
-        base_url: str | None,
         hear: Callable[[News], None],
     ) -> None:
         self.name = f"{role} {number}"
         self._hear = hear
         self._news: asyncio.Queue[News] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
+        self._grace_s = 2 * settings.deadline_s + GRACE_S  # a compaction makes two calls at most
         self._dismissed = False
         self._pipe, theirs = _spawn.Pipe()
         self._process = _spawn.Process(
-            target=workers.main,
-            args=(role, number, theirs, settings, base_url),
+            target=process.main,
+            args=(role, number, theirs, settings),
             name=f"cas-session demo: {self.name}",
             daemon=True,
         )
@@ -69,8 +69,10 @@ class Worker:
         with contextlib.suppress(OSError):  # it has ended; whoever waits for it hears of that
             self._pipe.send(order)
 
-    async def wait_for(self, kind: type[N], *, timeout_s: float | None = ANSWER_TIMEOUT_S) -> N:
-        """The next news of this kind; what came before it is passed over.
+    async def wait_for(
+        self, kind: type[N], *, session_id: str | None = None, timeout_s: float | None = ANSWER_TIMEOUT_S
+    ) -> N:
+        """The next news of this kind, of this session if one is named; what came before it is passed over.
 
         Raises:
             WorkerFailedError: The process failed, ended, or said nothing of the kind in time.
@@ -81,7 +83,7 @@ class Worker:
                     news = await self._news.get()
                     if isinstance(news, Failed):
                         raise WorkerFailedError(news.error)
-                    if isinstance(news, kind):
+                    if isinstance(news, kind) and session_id in (None, getattr(news, "session_id", None)):
                         return news
         except TimeoutError as error:
             raise WorkerFailedError(
@@ -95,9 +97,9 @@ class Worker:
         """
         self._dismissed = True
         self.tell(Stop())
-        await asyncio.to_thread(self._process.join, GRACE_S)
+        await asyncio.to_thread(self._process.join, self._grace_s)
         if self._process.is_alive():
-            self._take(Failed(f"{self.name}: did not end within {GRACE_S:g} seconds"))
+            self._take(Failed(f"{self.name}: did not end within {self._grace_s:g} seconds"))
             self._process.kill()
         await asyncio.to_thread(self._pump.join)
 
@@ -146,21 +148,18 @@ class Team:
 
     def start(
         self,
-        role: workers.Role,
+        role: process.Role,
         number: int,
         settings: Settings,
-        base_url: str | None,
         hear: Callable[[News], None],
     ) -> Worker:
-        worker = Worker(role, number, settings, base_url, hear)
+        worker = Worker(role, number, settings, hear)
         self._workers.append(worker)
         return worker
 
     async def ready(self) -> None:
         """Wait until every process is connected to the database."""
-        await asyncio.gather(
-            *(worker.wait_for(Ready, timeout_s=START_TIMEOUT_S) for worker in self._workers)
-        )
+        await asyncio.gather(*(worker.wait_for(Ready, timeout_s=START_TIMEOUT_S) for worker in self._workers))
 
     async def dismiss(self) -> None:
         """Let every process finish what it is at, and end."""

@@ -56,9 +56,7 @@ def _turns(outcome: Outcome) -> Iterable[Row]:
         f"by {settings.workers} processes; each turn is one append, and has a version",
         kept=bool(turns),
     )
-    yield Row(
-        "turns found", str(folded + verbatim), f"{folded} {where}, {verbatim} behind it as they were"
-    )
+    yield Row("turns found", str(folded + verbatim), f"{folded} {where}, {verbatim} behind it as they were")
 
 
 def _promises(outcome: Outcome) -> Iterable[Row]:
@@ -116,7 +114,9 @@ def _calls(outcome: Outcome, landed: int) -> Row:
     wasted = shared - landed
     parts = [f"{landed} answers stored", f"{beside} void by a clear"]
     if wasted:
-        parts.insert(1, f"{wasted} thrown away" + (", as the strict policy has it" if settings.strict else ""))
+        parts.insert(
+            1, f"{wasted} thrown away" + (", as the strict policy has it" if settings.strict else "")
+        )
     return Row(
         "model calls",
         str(shared + beside),
