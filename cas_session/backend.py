@@ -126,13 +126,14 @@ class Backend:
 
         Work in the background gets as long as one call may take, and is cancelled then.
         """
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=self._call_timeout_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
-        await self._idle.wait()
+        while self._tasks or self._calls:  # a call may leave work behind, and work makes calls
+            if self._tasks:
+                _, late = await asyncio.wait(self._tasks, timeout=self._call_timeout_s)
+                for task in late:
+                    task.cancel()
+                if late:
+                    await asyncio.wait(late)
+            await self._idle.wait()
         await self._writer.drain()
         await self.driver.close()
 

@@ -145,8 +145,11 @@ class SessionStore:
         return self
 
     async def aclose(self) -> None:
-        """Refuse new calls, wait for what is under way, and close every connection."""
-        if self._open is not None and not self._closed:
+        """Refuse new calls, wait for what is under way, and close every connection.
+
+        One that was cancelled can be made again; a further one does nothing.
+        """
+        if self._open is not None:
             self._closed = True
             if self._maintenance is not None:
                 self._maintenance.cancel()
