@@ -1,8 +1,8 @@
 """A local HTTP endpoint that speaks POST /v1/responses, /v1/responses/compact and /v1/chat/completions.
 
-One implementation for the demonstration and for all tests, reached through the real clients. It has the real
-wire format, is as strict as the API that it stands for (see `strict`), and can fail, be slow and be stopped on
-demand.
+One implementation for the demonstration and for all tests, reached through the real clients. It has the
+real wire format, is as strict as the API that it stands for (see `strict`), and can fail, be slow and be
+stopped on demand.
 """
 
 import asyncio
