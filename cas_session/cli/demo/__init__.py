@@ -1,1 +1,1 @@
-"""`cas-session demo`: many processes, one conversation, a compaction in flight, and a count of what was lost."""
+"""`cas-session demo`: many processes, one conversation, a compaction in flight, and what became of it all."""

@@ -165,7 +165,7 @@ def _fates(evidence: Evidence) -> _Fates:
             visible = []
         next_seq = manifest.next_seq
     fates.verbatim.update(block.name for block in visible)
-    # An append in two parts, one folded and one behind the cut, counts as verbatim; one without op row is lost.
+    # In two parts, one folded and one behind the cut, counts as verbatim. Without an op row, as lost.
     fates.folded -= fates.verbatim | fates.lost
     fates.lost |= set(names.values()) - fates.folded - fates.verbatim - fates.erased
     return fates
@@ -197,7 +197,7 @@ def _gaps(evidence: Evidence) -> list[str]:
     kinds: dict[int, tuple[str, int | None]] = {
         append.version: ("append", len(append.items)) for append in evidence.acknowledged
     }
-    kinds |= {clear: ("clear", None) for clear in evidence.clears}
+    kinds |= dict.fromkeys(evidence.clears, ("clear", None))
     for rewrite in evidence.rewrites:
         kinds[rewrite.version] = ("compact" if rewrite.written is None else "clear", None)
         if rewrite.written is not None:

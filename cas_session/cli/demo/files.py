@@ -13,7 +13,7 @@ from cas_session.testing.strict import InvalidRequestError, check_items, check_l
 
 
 class InputFileError(CasSessionError):
-    """A conversation file that cannot be used; the text begins with the file and the line. Nothing was run."""
+    """A conversation file that cannot be used; the text begins with file and line. Nothing was run."""
 
 
 def shipped() -> Path:

@@ -91,8 +91,8 @@ class Screen:
             self._console.print(f"  {broken}", markup=False)
         if self._settings.naive:
             self._console.print(
-                "Nothing failed and nobody got an error: this is what reading, asking the model, clearing and "
-                "writing again does.\nThe same load without --naive loses nothing."
+                "Nobody got an error. This is what reading, asking the model, clearing and writing do;\n"
+                "the same load without --naive loses nothing."
             )
 
     async def _live(self, stage: Stage, ledger: Ledger, began: float) -> None:

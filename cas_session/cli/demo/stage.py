@@ -1,4 +1,4 @@
-"""One run: the endpoints, the processes, the load, the clears in the middle of model calls, the accounting."""
+"""One run: endpoints, processes, load, clears in the middle of model calls, accounting."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class Stage:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _clear_again_and_again(self, cast: _Cast, over: asyncio.Event) -> None:
-        """Fill, compact, clear while the model is asked, let it answer, look; again until the load is over."""
+        """Fill, compact, clear while the model is asked, let it answer, look; until the load is over."""
         number, session_id = 0, self._settings.erased
         while (number < self._settings.clears or not over.is_set()) and not cast.failed.is_set():
             number += 1

@@ -28,7 +28,7 @@ def turn(seed: int, author: str, number: int, *, real: bool = False) -> list[Ite
     name = f"{author}-{number}"
     dice = random.Random(f"{seed}/{name}")
     order, city, goods = dice.randrange(10_000, 99_999), dice.choice(CITIES), dice.choice(GOODS)
-    calls = [
+    calls: list[tuple[str, dict[str, object]]] = [
         ("get_order", {"order": order}),
         ("get_weather", {"city": city}),
         ("list_carriers", {"to": city}),

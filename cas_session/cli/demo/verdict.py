@@ -42,7 +42,7 @@ def judge(outcome: Outcome) -> Verdict:
     """Hold what was found against what was promised."""
     rows = (*_turns(outcome), *_promises(outcome), *_figures(outcome))
     broken = [f"{row.name}: {row.figure}" for row in rows if row.kept is False]
-    return Verdict(rows, tuple([*broken, *(f"a process failed: {why}" for why in outcome.ledger.failures)]))
+    return Verdict(rows, (*broken, *(f"a process failed: {why}" for why in outcome.ledger.failures)))
 
 
 def _turns(outcome: Outcome) -> Iterable[Row]:
