@@ -9,6 +9,7 @@ from datetime import datetime
 from cas_session import codec
 from cas_session.compaction.cuts import Cut, NoCut, allowed_cuts, find_cut, item_type
 from cas_session.compaction.policy import CompactionPolicy
+from cas_session.compaction.sendable import as_input
 from cas_session.compactors.base import Mode
 from cas_session.driver import Chain, Loaded, Manifest, Prefix
 from cas_session.snapshot import Item
@@ -21,7 +22,7 @@ class Plan:
     Attributes:
         manifest: Of the snapshot that it was made from.
         mode: How the model gets the history.
-        send: The items that go to the model, in input mode.
+        send: The items that go to the model, in input mode, as it takes them.
         response_id: The response that stands for them, in the other mode.
         prefix: What the replace names.
         replaced: The stored texts of the prefix.
@@ -84,7 +85,7 @@ def _plan(loaded: Loaded, items: Sequence[Item], cut: Cut, response_id: str | No
     return Plan(
         manifest=manifest,
         mode="input" if response_id is None else "previous_response_id",
-        send=[items[index] for index in cut.send] if response_id is None else [],
+        send=as_input(items[index] for index in cut.send) if response_id is None else [],
         response_id=response_id,
         prefix=Prefix(
             through=through,
