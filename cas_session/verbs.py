@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -10,6 +11,7 @@ from cas_session import codec, events
 from cas_session.backend import Backend
 from cas_session.checks import check_id, check_limit, check_version, encode_metadata
 from cas_session.compaction.chain import ChainState
+from cas_session.compaction.runner import recorded
 from cas_session.driver import (
     Append,
     Clear,
@@ -66,6 +68,7 @@ class SessionVerbs:
         self._metadata = encode_metadata(metadata)
         self._retry = retry
         self._chain = ChainState()
+        self._key = secrets.token_hex(8)  # names this object in the tokens of its runs
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session_id!r})"
@@ -99,7 +102,7 @@ class SessionVerbs:
             owner=self._owner,
             metadata=self._metadata,
         )
-        return self._written(await self._backend.append(append, self._budgets(retry)))
+        return self._written(await self._backend.append(append, self._budgets(retry)), items)
 
     async def pop(
         self, *, expected_version: int | None = None, retry: RetryPolicy | None = None
@@ -238,9 +241,10 @@ class SessionVerbs:
             )
         else:
             loaded = await self._load(Load(self.session_id, limit))
-            self._chain.read(loaded, whole=limit is None or limit >= loaded.manifest.item_count)
             rows = loaded.rows
         items = codec.decode(self.session_id, rows)
+        if version is None:
+            self._was_read(loaded, items, whole=limit is None or limit >= loaded.manifest.item_count)
         return Snapshot(self.session_id, items, loaded.manifest.version, loaded.manifest.epoch)
 
     async def version(self) -> Version:
@@ -328,8 +332,15 @@ class SessionVerbs:
             return self._retry
         return RetryPolicies(transient=policy, conflict=policy, outcome=policy)
 
-    def _written(self, landed: Landed) -> Version:
+    def _was_read(self, loaded: Loaded, items: list[Item], *, whole: bool) -> None:
+        self._chain.read(loaded, whole=whole)
+        if (run := recorded(self._key)) is not None:
+            run.read(loaded, items, whole=whole)
+
+    def _written(self, landed: Landed, items: list[Item] | None = None) -> Version:
         self._chain.wrote(landed)
+        if (run := recorded(self._key)) is not None:
+            run.wrote(landed, items or [])
         return landed.manifest.version
 
     async def _load(self, load: Load) -> Loaded:

@@ -1,29 +1,33 @@
-"""What one session object knows of the provider's stored responses, and when they may stand for the items.
+"""What a session object, or one run through it, knows of the provider's stored responses, and when they may
+stand for the items.
 
-The chain itself lives in the session row. This is the part that only the object can know: what it read, and
+The chain itself lives in the session row. This is the part that only they can know: what they read, and
 whether anybody else wrote since.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cas_session.driver import NO_CHAIN, Chain, Landed, Loaded
 
 
 @dataclass(slots=True)
 class ChainState:
-    """The object's view.
+    """The view of an object, or of one run.
 
     Attributes:
         chain: As the row had it at the last read or write.
-        read_epoch: The epoch of the last read, or of the first write before any; None if there was neither.
-            A later write never renews it: else a clear between a run's read and its end would be undone.
+        read_epoch: The epoch of the last read; for an object also of the first write before any; None if
+            there was neither. A later write never renews it: else a clear between a run's read and its end
+            would be undone.
         version: The version up to which this object knows every write; None if it knows none.
         seq: The last seq up to which it knows every item.
         whole: Whether it saw the history from its first item.
         alone: Whether nobody else wrote since it read.
         void_id: A response id that a rewrite made void.
+        of_run: Whether this is one run's view. What a run's model was given comes from its read alone, so
+            that nothing later makes its responses valid again.
     """
 
     chain: Chain = NO_CHAIN
@@ -33,6 +37,7 @@ class ChainState:
     whole: bool = False
     alone: bool = False
     void_id: str | None = None
+    of_run: bool = False
 
     def read(self, loaded: Loaded, *, whole: bool) -> None:
         """The object read the session."""
@@ -50,6 +55,8 @@ class ChainState:
             self.chain = landed.chain
         manifest = landed.manifest
         if self.read_epoch is None:
+            if self.of_run:  # begun elsewhere: what its model was given is not known here
+                return
             self.read_epoch = manifest.epoch
         first = self.version is None and manifest.version == 1
         if first or (self.alone and manifest.version == (self.version or 0) + 1):
@@ -62,18 +69,25 @@ class ChainState:
 
     def acknowledge(self, loaded: Loaded) -> None:
         """The caller was told that its response is void: what it names next is newer than this state."""
-        self.read_epoch = None
+        if not self.of_run:  # a run goes on with what it read
+            self.read_epoch = None
         self.version = None
         self.whole = False
         self.alone = False
         self.chain = loaded.chain
 
-    def to_record(self, response_id: str, stored: bool | None, *, deferred: bool, loaded: Loaded) -> Chain:
+    def to_record(
+        self, response_id: str, stored: bool | None, *, deferred: bool, loaded: Loaded
+    ) -> Chain | None:
         """The chain that a response of this object makes; ``loaded`` is the session as it stands now.
 
-        It covers what the object knows; an object that knows nothing names what is there.
+        It covers what the object knows; an object that knows nothing names what is there. A run that knows
+        nothing makes none: its response may hold what was erased. Its deferred mark alone does no harm.
         """
         manifest = loaded.manifest
+        if self.of_run and self.read_epoch is None:
+            known = replace(current(loaded), epoch=manifest.epoch)
+            return replace(known, deferred_id=response_id) if deferred else None
         if stored is None and response_id == loaded.chain.response_id:
             stored = loaded.chain.stored  # said once, for instance when its compaction was deferred
         return Chain(

@@ -19,7 +19,7 @@ from cas_session.backend import Backend
 from cas_session.compaction.chain import ChainState, current
 from cas_session.compaction.cooldown import ATTEMPTS_READ, resting_until
 from cas_session.compaction.cuts import NoCut
-from cas_session.compaction.output import OutputRejected, normalise_output
+from cas_session.compaction.output import OutputRejected, holds_envelope, normalise_output
 from cas_session.compaction.plan import Plan, plan_chain, plan_input
 from cas_session.compaction.policy import CompactionPolicy, TriggerContext
 from cas_session.compaction.report import CompactionReport, Status
@@ -33,6 +33,14 @@ from cas_session.snapshot import Item
 from cas_session.writes import digest, new_nonce
 
 ERROR_CHARS = 2000  # of an error's text that are recorded
+ENVELOPES = (
+    "the items are encrypted by a session that wraps this one, and no model can read them: give this session "
+    "no compactor, or store plain items and let the database encrypt them"
+)
+WITHHELD = (
+    "an input filter kept stored items from the run's model, so that nothing was sent: "
+    "CompactionPolicy(scope='history') compacts them all the same"
+)
 AT_ONCE = RetryPolicy(max_attempts=8, wait_initial_s=0, wait_max_s=0)
 
 T = TypeVar("T")
@@ -84,6 +92,7 @@ class CompactionRun:
         response: The provider's response that ends the history as the object knows it, and whether it was
             stored; None if the caller named none.
         used_tokens: Of the run's last request and answer; None if not known.
+        withheld: Whether an input filter kept items of a history of so many items from the run's model.
         hooks: Who is told.
         policies: The session's retry budgets.
     """
@@ -100,6 +109,7 @@ class CompactionRun:
         mode: Mode = "auto",
         response: tuple[str, bool | None] | None = None,
         used_tokens: int | None = None,
+        withheld: Callable[[int], bool] = lambda item_count: False,
         hooks: Hooks = Hooks(),  # frozen
         policies: RetryPolicies | None = None,
     ) -> None:
@@ -112,6 +122,7 @@ class CompactionRun:
         self._mode: Mode = mode
         self._response = response
         self._used_tokens = used_tokens
+        self._withheld = withheld
         self._hooks = hooks
         self._policies = policies
         self._attempt_id = secrets.token_hex(16)
@@ -146,6 +157,13 @@ class CompactionRun:
             await self._finish("unsupported" if unsupported else "failed", _words(error))
             if self._policy.on_error == "raise":
                 raise
+        except ValueError:  # misuse
+            raise
+        except Exception as error:  # a fault of ours, or in an answer, must not end a turn that is stored
+            events.logger.exception("session %r: the compaction failed", self._session_id)
+            await self._finish("failed", _words(error))
+            if self._policy.on_error == "raise":
+                raise
         return self._report
 
     async def run_unattended(self) -> None:
@@ -160,7 +178,8 @@ class CompactionRun:
     async def defer(self) -> None:
         """Record and mark the response if a compaction is due; its tool outputs are still to be answered."""
         loaded = await self._load()
-        if self._is_due(loaded, codec.decode(self._session_id, loaded.rows)):
+        items = codec.decode(self._session_id, loaded.rows)
+        if not holds_envelope(items) and self._is_due(loaded, items):
             await self._record(deferred=True)
 
     async def plan(self) -> Plan | CompactionReport:
@@ -187,15 +206,18 @@ class CompactionRun:
         response_id, stored = self._response
         loaded = await self._backend.load(Load(self._session_id, 0), self._policies)
         chain = self._state.to_record(response_id, stored, deferred=deferred, loaded=loaded)
-        if response_id != self._state.void_id and await self._tell(
-            lambda driver: driver.record_chain(self._session_id, chain)
+        if (
+            chain is not None
+            and response_id != self._state.void_id
+            and await self._tell(lambda driver: driver.record_chain(self._session_id, chain))
         ):
             self._state.chain = chain
             return
         self._state.void_id = response_id
         self._state.acknowledge(loaded)
         if self._mode == "previous_response_id":
-            raise _Stop("conflict", f"the session was rewritten after response {response_id} was begun")
+            why = "the session was rewritten after it was begun" if chain else "the run was begun elsewhere"
+            raise _Stop("conflict", f"response {response_id} cannot stand for the history: {why}")
 
     async def _load(self) -> Loaded:
         loaded = await self._backend.load(Load(self._session_id, ages=True), self._policies)
@@ -213,6 +235,8 @@ class CompactionRun:
 
     def _plan_from(self, loaded: Loaded) -> Plan:
         items = codec.decode(self._session_id, loaded.rows)
+        if holds_envelope(items):
+            raise _Stop("unsupported", ENVELOPES)
         chain = current(loaded)
         explicit = self._mode == "previous_response_id"
         if explicit and chain.response_id is None:
@@ -223,11 +247,15 @@ class CompactionRun:
             )
         if not self._force and not self._is_due(loaded, items):
             raise _Stop("no_longer_needed" if self._again else "below_threshold")
+        withheld = self._withheld(len(items))
+        if withheld and (explicit or self._policy.scope == "seen"):
+            raise _Stop("withheld", WITHHELD)
         followable = chain.response_id is not None and chain.stored is not False
         if explicit and followable:
             return self._ready(plan_chain(loaded, items, chain))
         plan = self._ready(_users_own(lambda: plan_input(loaded, items, self._policy, datetime.now(UTC))))
-        if followable and self._mode == "auto" and not plan.kept and self._state.covers_all(loaded):
+        complete = not withheld and self._state.covers_all(loaded)
+        if followable and self._mode == "auto" and not plan.kept and complete:
             by_chain = plan_chain(loaded, items, chain)
             if isinstance(by_chain, Plan) and by_chain.prefix == plan.prefix:
                 return by_chain

@@ -95,6 +95,9 @@ class CompactionPolicy:
             again and asks the trigger again, ``skip`` leaves the history untouched.
         background: `run_compaction` returns at once, and the store finishes the work.
         on_error: ``report`` tells failures in the report only, ``raise`` raises them as well.
+        scope: ``seen``: if an input filter withheld items from a run's model, the compaction after that run
+            sends nothing and reports ``withheld``; ``history``: everything is sent whatever a filter did. A
+            read limit is no filter.
     """
 
     trigger: Trigger = field(default=when_candidates(MANY_CANDIDATES))
@@ -114,6 +117,7 @@ class CompactionPolicy:
     on_rewrite: Literal["retry", "skip"] = "retry"
     background: bool = False
     on_error: Literal["report", "raise"] = "report"
+    scope: Literal["seen", "history"] = "seen"
 
     def __post_init__(self) -> None:
         _check(callable(self.trigger), "trigger", self.trigger, "a callable on a TriggerContext")
@@ -145,6 +149,7 @@ class CompactionPolicy:
         )
         _check(self.on_rewrite in ("retry", "skip"), "on_rewrite", self.on_rewrite, "retry or skip")
         _check(self.on_error in ("report", "raise"), "on_error", self.on_error, "report or raise")
+        _check(self.scope in ("seen", "history"), "scope", self.scope, "seen or history")
 
     @classmethod
     def strict(cls, **changes: object) -> Self:
