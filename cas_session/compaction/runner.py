@@ -168,6 +168,7 @@ def _details(total: Any, usage: Mapping[str, Any]) -> dict[str, Any]:
         own: Any = getattr(total, name, None)
         given = usage.get(name)
         if isinstance(given, Mapping) and hasattr(own, "model_dump"):
+            none = {key: 0 for key, count in own.model_dump().items() if isinstance(count, int)}
             counted = {key: count for key, count in given.items() if isinstance(count, int)}
-            details[name] = type(own)(**dict.fromkeys(own.model_dump(), 0) | counted)
+            details[name] = type(own)(**none | counted)
     return details
