@@ -66,8 +66,8 @@ def plan_chain(loaded: Loaded, items: Sequence[Item], chain: Chain) -> Plan | No
     A prefix without items is allowed: the provider may hold what was never stored here.
     """
     position = sum(seq <= (chain.seq or 0) for seq, _ in loaded.rows)
-    allowed = allowed_cuts(items)
-    if position not in allowed:
+    before_all = position == 0 and all(item_type(item) != "compaction" for item in items)
+    if not before_all and position not in allowed_cuts(items):
         return NoCut("no_safe_cut", tuple(range(position, len(items))))
     return _plan(loaded, items, Cut(position, send=tuple(range(position))), chain.response_id)
 
