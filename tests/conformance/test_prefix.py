@@ -202,6 +202,19 @@ async def test_an_expected_version_makes_a_prefix_replace_strict(driver: Driver,
     assert await everything(driver, s) == before
 
 
+async def test_a_plan_from_before_a_rewrite_conflicts_though_the_expected_version_is_there(
+    driver: Driver, s: str
+) -> None:
+    await send(driver, append(s, "a"))
+    read = await load(driver, s)
+    now = await send(driver, clear(s))
+
+    with pytest.raises(VersionConflictError) as caught:
+        await send(driver, compact(s, prefix_of(read, 1), "x", expected=now.manifest.version))
+
+    assert (caught.value.expected, caught.value.actual, caught.value.change) == (1, 2, "rewritten")
+
+
 @pytest.mark.parametrize("through", [1, 0, -1, 4, 9])
 async def test_a_prefix_that_ends_below_base_seq_or_behind_the_history_is_refused(
     driver: Driver, s: str, through: int

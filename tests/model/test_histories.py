@@ -37,7 +37,7 @@ from tests.model.search import Node, Step, compaction, follow, planned
 T = TypeVar("T")
 
 RULES = Rules()
-EXAMPLES, STEPS = 150, 40  # some 15 s a driver
+EXAMPLES, STEPS = 100, 40  # some 15 s a driver
 OTHERS = [Step("append", ("other",)), Step("clear"), Step("replace"), Step("pop")]
 ANOTHER_NONCE = "0123456789abcdef"
 
