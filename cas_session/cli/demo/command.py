@@ -50,7 +50,7 @@ def demo(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="The model that compacts.")] = "gpt-5.1",
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that append turns.")] = 4,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that append turns.")] = 3,
     turns: Annotated[int | None, typer.Option(min=1, help="Stop after so many turns.")] = None,
     seconds: Annotated[
         float | None, typer.Option(min=0.1, help="Stop after so many seconds; by default 10, openai 60.")
@@ -67,6 +67,8 @@ def demo(
         raise ConfigurationError("--naive compacts by hand and has no policy: give --naive or --strict")
     if api is Api.openai and not os.environ.get("OPENAI_API_KEY"):
         raise ConfigurationError("--api openai needs your key in the environment: OPENAI_API_KEY is not set")
+    if url is not None:
+        _check_shared(url)
     from cas_session.cli.demo.files import read_file, shipped
 
     path = input_file if input_file is not None else shipped()
@@ -98,6 +100,19 @@ def demo(
     raise typer.Exit(0 if held else BROKEN)
 
 
+def _check_shared(url: str) -> None:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    with contextlib.suppress(ArgumentError, ValueError):  # the store says what is wrong with it
+        address = make_url(url)
+        file = address.database or ":memory:"
+        if address.get_backend_name() == "sqlite" and (":memory:" in file or "vfs=memdb" in url):
+            raise ConfigurationError(
+                "--url: processes cannot share a database in memory; give sqlite:///FILE"
+            )
+
+
 def _give_up(folder: Path | None, status: int) -> NoReturn:
     _forget(folder)
     typer.echo("interrupted: nothing was judged", err=True)
@@ -117,7 +132,7 @@ async def _run(
 
     from cas_session.cli.demo.ledger import Ledger
     from cas_session.cli.demo.screen import Screen
-    from cas_session.cli.demo.stage import Stage, remove
+    from cas_session.cli.demo.stage import Stage, prepare, remove
     from cas_session.cli.demo.turns import for_real_provider
     from cas_session.cli.demo.verdict import judge
 
@@ -126,6 +141,7 @@ async def _run(
         items = for_real_provider(items)
     ledger, stays = Ledger(), keep
     screen, stage = Screen(Console(highlight=False), settings), Stage(settings, items, ledger, began)
+    await prepare(settings)
     screen.introduce(f"{len(items)} items of {path.name}")
     try:
         async with screen.watch(stage, ledger):

@@ -20,6 +20,8 @@ from cas_session.cli.demo.turns import turn
 from cas_session.session import CasSession
 from cas_session.store import SessionStore
 
+POOL_SIZE = 3  # connections at most
+
 Role = Literal["writer", "compactor", "eraser"]
 
 
@@ -30,6 +32,8 @@ def main(role: Role, number: int, pipe: Connection, settings: Settings) -> None:
         asyncio.run(_serve(role, number, pipe, settings))
     except Exception as error:  # noqa: BLE001  # whatever it is, the parent must hear of it
         pipe.send(Failed(f"{role} {number}: {'; '.join(_words(error))}"))
+    # All is closed and told. Taking the interpreter apart would cost more than the work of some runs.
+    os._exit(0)
 
 
 class Line:
@@ -92,7 +96,7 @@ async def _serve(role: Role, number: int, pipe: Connection, settings: Settings) 
         from cas_session.cli.demo.compactor import play
     else:
         from cas_session.cli.demo.eraser import play
-    async with SessionStore(settings.url, worker=f"demo-{role}-{number}") as store:
+    async with SessionStore(settings.url, pool_size=POOL_SIZE, worker=f"demo-{role}-{number}") as store:
         line.tell(Ready())
         begin = await line.order()
         if isinstance(begin, Begin):

@@ -24,7 +24,8 @@ class Settings:
         strict: Compact by `CompactionPolicy.strict`.
         workers: Processes that append turns.
         turns: Turns of all of them together at most; None: as many as fit into `seconds`.
-        seconds: How long turns are appended; None: `SECONDS`, less if it took long to start.
+        seconds: How long turns are appended at most; None: until `turns` are in, or else `SECONDS`, less if
+            it took long to start.
         seed: Decides what the turns say.
     """
 
@@ -34,7 +35,7 @@ class Settings:
     model: str = "gpt-5.1"
     naive: bool = False
     strict: bool = False
-    workers: int = 4
+    workers: int = 3
     turns: int | None = None
     seconds: float | None = None
     seed: int = 0
@@ -48,6 +49,8 @@ class Settings:
         """How long to append turns, if it took so long to get ready."""
         if self.seconds is not None:
             return self.seconds
+        if self.turns is not None:
+            return float("inf")
         wanted = SECONDS[self.api]
         return wanted if self.api == "openai" else max(min(wanted, LAST_START_S - elapsed_s), 1.0)
 
@@ -72,7 +75,7 @@ class Settings:
         return f"demo-{self.run}-erased"
 
     def share_of(self, writer: int) -> int | None:
-        """How many turns one writer appends at most."""
+        """How many turns a writer appends at most; writers count from 1."""
         if self.turns is None:
             return None
-        return self.turns // self.workers + (writer < self.turns % self.workers)
+        return self.turns // self.workers + (writer <= self.turns % self.workers)

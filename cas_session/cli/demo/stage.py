@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from cas_session.cli.demo.messages import (
     Looked,
     News,
 )
+from cas_session.cli.demo.process import POOL_SIZE
 from cas_session.cli.demo.settings import Settings
 from cas_session.cli.demo.team import Team, Worker, WorkerFailedError
 from cas_session.cli.demo.turns import turn
@@ -113,11 +115,13 @@ class Stage:
         """Run it all; nothing that was started is left afterwards.
 
         Raises:
-            CasSessionError: It could not begin: the database, or a process.
+            CasSessionError: It could not begin, or the database went away.
         """
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
-            store = await stack.enter_async_context(SessionStore(settings.url, migrate=True, worker="demo"))
+            store = await stack.enter_async_context(
+                SessionStore(settings.url, pool_size=POOL_SIZE, worker="demo")
+            )
             team = await stack.enter_async_context(Team())
             cast = self._start_processes(team)
             if settings.api == "local":
@@ -207,7 +211,8 @@ class Stage:
             asyncio.ensure_future(cast.failed.wait()),
         ]
         try:
-            await asyncio.wait(waits, timeout=self.load_s, return_when=asyncio.FIRST_COMPLETED)
+            timeout_s = self.load_s if math.isfinite(self.load_s) else None
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -302,6 +307,16 @@ async def operations_of(session: CasSession) -> list[OpRow]:
 
 async def _all_done(workers: Sequence[Worker]) -> None:
     await asyncio.gather(*(worker.wait_for(Done, timeout_s=None) for worker in workers))
+
+
+async def prepare(settings: Settings) -> None:
+    """Bring the database to the schema of this release.
+
+    Raises:
+        CasSessionError: It cannot be used. Nothing was started yet.
+    """
+    async with SessionStore(settings.url, migrate=True, worker="demo"):
+        pass
 
 
 async def remove(settings: Settings) -> None:

@@ -53,28 +53,40 @@ def _turns(outcome: Outcome) -> Iterable[Row]:
     yield Row(
         "turns acknowledged",
         str(len(turns)),
-        f"by {settings.workers} processes; each turn is one append, and has a version",
+        f"by {settings.workers} processes, each turn in one append",
         kept=bool(turns),
     )
-    yield Row("turns found", str(folded + verbatim), f"{folded} {where}, {verbatim} behind it as they were")
+    yield Row(
+        "turns found",
+        str(folded + verbatim),
+        f"{folded} {where}, {verbatim} behind it",
+        kept=folded + verbatim == len(turns),
+    )
+    if outcome.resealed:
+        yield Row(
+            "items sealed anew",
+            str(outcome.resealed),
+            "what another server sealed, this one cannot open",
+        )
 
 
 def _promises(outcome: Outcome) -> Iterable[Row]:
     accounts, ledger = (outcome.shared, outcome.erased), outcome.ledger
-    lost = sorted(name for account in accounts for name in account.lost)
-    yield _row("lost", lost, "acknowledged, erased by nobody, and gone")
-    duplicated = sorted(name for account in accounts for name in account.duplicated)
-    yield _row("duplicated", duplicated, "there more often than it was appended")
+    lost = sorted((name for account in accounts for name in account.lost), key=_by_number)
+    counted = "by operations and content" if outcome.opened else "by operations; sealed content not opened"
+    yield _row("lost", lost, f"gone, erased by nobody; {counted}")
+    duplicated = sorted((name for account in accounts for name in account.duplicated), key=_by_number)
+    yield _row("duplicated", duplicated, "there more often than appended")
     altered = [what for account in accounts for what in account.altered]
-    scope = "every key, byte and place" if outcome.opened else "of what was not compacted"
-    yield _row("altered", altered, f"{scope}; NUL and emoji are in it")
+    scope = "all in place" if outcome.opened else "of what was not compacted"
+    yield _row("altered", altered, f"order of keys, NUL, emoji: {scope}")
     gaps = [what for account in accounts for what in account.gaps]
-    yield _row("version gaps", gaps, f"{outcome.versions} writes, each with the next version")
+    yield _row("version gaps", gaps, f"{outcome.versions} operations, each the next version, as acknowledged")
     yield _undone(outcome)
     invalid = [read.detail for read in ledger.faults if read.fault == "invalid"] + list(outcome.refused)
     yield _row("invalid histories", invalid, f"{ledger.reads} reads, checked by the rules of the API")
     torn = [read.detail for read in ledger.faults if read.fault != "invalid"]
-    yield _row("torn or stale reads", torn, "the middle of a rewrite, or an older version than before")
+    yield _row("torn or stale reads", torn, "half a rewrite, or older than seen before")
 
 
 def _undone(outcome: Outcome) -> Row:
@@ -86,7 +98,7 @@ def _undone(outcome: Outcome) -> Row:
     return Row(
         "undone clears",
         str(len(undone)),
-        f"{inside} clears while the model was folding what they erased",
+        f"of {inside} while the model was folding what they erased",
         kept=not undone and inside > 0,
     )
 
@@ -99,7 +111,7 @@ def _figures(outcome: Outcome) -> Iterable[Row]:
     yield Row(
         "compactions",
         str(statuses.total()),
-        "; ".join([_counts(statuses), f"of the cleared session: {_counts(beside)}", *errors[:1]]),
+        "; ".join([_counts(statuses), f"{_counts(beside)} (cleared session)", *errors[:1]]),
         kept=landed > 0,
     )
     yield _calls(outcome, landed)
@@ -109,18 +121,21 @@ def _figures(outcome: Outcome) -> Iterable[Row]:
 def _calls(outcome: Outcome, landed: int) -> Row:
     settings, ledger = outcome.settings, outcome.ledger
     shared = sum(done.model_calls for done in ledger.compactions if done.session_id == settings.shared)
-    beside = sum(done.model_calls for done in ledger.compactions if done.session_id == settings.erased)
+    beside = [done for done in ledger.compactions if done.session_id == settings.erased and done.model_calls]
+    void = sum(done.model_calls for done in beside if not done.landed)
+    stored = landed + sum(done.landed for done in beside)
+    parts = [f"{stored} answers stored", f"{void} void by a clear"]
+    if wasted := shared - landed:
+        parts.insert(1, f"{wasted} in vain" + (" (the strict policy begins anew)" if settings.strict else ""))
+    total = shared + sum(done.model_calls for done in beside)
+    if outcome.counted_calls not in (None, total):
+        parts.append(f"the endpoints counted {outcome.counted_calls}")
     conflicts = ledger.statuses(settings.shared)["conflict"]
-    wasted = shared - landed
-    parts = [f"{landed} answers stored", f"{beside} void by a clear"]
-    if wasted:
-        parts.insert(
-            1, f"{wasted} thrown away" + (", as the strict policy has it" if settings.strict else "")
-        )
     return Row(
         "model calls",
-        str(shared + beside),
+        str(total),
         ", ".join(parts),
+        # An answer that is thrown away because somebody appended is paid for nothing.
         kept=None if settings.strict or settings.naive else not conflicts,
     )
 
@@ -133,7 +148,7 @@ def _latencies(outcome: Outcome) -> Iterable[Row]:
     yield Row(
         "slowest append, compacting",
         _slowest(beside),
-        f"{_median(beside)}; {len(inside)} appends began and ended inside a model call",
+        f"{_median(beside)}; {len(inside)} all inside a model call",
         kept=bool(inside),
     )
     busy = {append.version for append in beside}
@@ -148,6 +163,11 @@ def _row(name: str, found: Sequence[str], good: str) -> Row:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    author, _, number = name.rpartition("-")
+    return ("" if author.startswith("w") else author, int(number)) if number.isdigit() else (name, 0)
 
 
 def _counts(statuses: dict[str, int]) -> str:
