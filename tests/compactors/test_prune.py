@@ -96,7 +96,6 @@ async def test_through_a_session_with_no_request_at_all(
     report = await session.compact(force=True)
 
     assert report.status == "applied"
-    # Reading back drops the ids and nulls that the next request could not hold; these have none.
     assert [*turn(3), *turn(4)] == (await session.snapshot()).items
     assert endpoint.requests == []
 
