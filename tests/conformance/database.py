@@ -77,6 +77,29 @@ class Database:
                 through,
             )
 
+    async def age_attempts(self, session_id: str, by: timedelta) -> None:
+        """Make the compaction attempts of a session look older."""
+        if self.is_sqlite:
+            self._sqlite(
+                "UPDATE cas_session_compaction"
+                "   SET started_at = strftime('%Y-%m-%d %H:%M:%f', started_at, ?1),"
+                "       expires_at = strftime('%Y-%m-%d %H:%M:%f', expires_at, ?1),"
+                "       finished_at = strftime('%Y-%m-%d %H:%M:%f', finished_at, ?1)"
+                " WHERE session_id = ?2",
+                f"-{by.total_seconds()} seconds",
+                session_id,
+            )
+        else:
+            await self._postgres(
+                "UPDATE cas_session_compaction"
+                "   SET started_at = started_at - $1::interval,"
+                "       expires_at = expires_at - $1::interval,"
+                "       finished_at = finished_at - $1::interval"
+                " WHERE session_id = $2",
+                by,
+                session_id,
+            )
+
     async def set_moment(self, session_id: str, moment: datetime) -> None:
         """Make a session look created and last written then."""
         if self.is_sqlite:

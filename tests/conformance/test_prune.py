@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from cas_session.driver import Driver, Prune
+from cas_session.driver import Driver, FinishCompaction, Prune
 from cas_session.errors import OperationMismatchError, VersionNotRetainedError
 from tests.conformance.database import Database
 from tests.conformance.writes import (
@@ -248,6 +248,53 @@ async def test_prune_works_in_bounded_batches(driver: Driver, database: Database
     assert sorted(await database.item_rows(s)) == ["e", "y"]
     assert sorted(await database.item_rows("conversation-2")) == ["e", "y"]
     assert await database.item_rows("conversation-3") == []
+
+
+@pytest.mark.parametrize("batch", [1, 3, 1000])
+async def test_nothing_hidden_stays_behind_when_its_op_row_goes_in_the_same_run(
+    driver: Driver, database: Database, s: str, batch: int
+) -> None:
+    await _with_a_past(driver, s)
+    await database.age_writes(s, YEAR, through=6)
+
+    await prune(driver, batch=batch)
+
+    assert sorted(await database.item_rows(s)) == ["e", "y"]
+    assert len(await operations(driver, s)) == 1
+
+
+async def test_digests_and_texts_of_attempts_from_before_an_erase_go_whatever_retain_says(
+    driver: Driver, s: str
+) -> None:
+    landed = await send(driver, append(s, "a"))
+    attempt = begin(s, landed.manifest)
+    await driver.begin_compaction(attempt)
+    await driver.finish_compaction(
+        FinishCompaction(attempt_id=attempt.attempt_id, decision="failed", output_digest=b"d", error="a")
+    )
+    await send(driver, clear(s))
+
+    await prune(driver, retain=YEAR, fence=YEAR)
+    (row,) = await driver.compactions(s, limit=10)
+
+    assert (row.source_digest, row.output_digest, row.error) == (None, None, None)
+
+
+@pytest.mark.parametrize(("age", "left"), [(timedelta(days=29), 2), (timedelta(days=31), 1)])
+async def test_finished_attempts_live_as_long_as_op_rows_and_running_ones_longer(
+    driver: Driver, database: Database, s: str, age: timedelta, left: int
+) -> None:
+    landed = await send(driver, append(s, "a"))
+    finished, running = begin(s, landed.manifest), begin(s, landed.manifest, lease=YEAR)
+    await driver.begin_compaction(finished)
+    await driver.finish_compaction(FinishCompaction(attempt_id=finished.attempt_id, decision="applied"))
+    await driver.begin_compaction(running)
+    await database.age_attempts(s, age)
+
+    await prune(driver, retain=MONTH, fence=WEEK)
+
+    assert len(await driver.compactions(s, limit=10)) == left
+    assert await driver.begin_compaction(begin(s, landed.manifest)) == "held"
 
 
 async def test_each_batch_leaves_every_session_as_it_is_read(driver: Driver, s: str) -> None:

@@ -6,10 +6,11 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 
 import pytest
 
-from cas_session.driver import Driver, Kind, Landed, Write
+from cas_session.driver import Driver, Kind, Landed, Prune, Write
 from cas_session.errors import VersionConflictError
 from tests.conformance.database import Database
 from tests.conformance.writes import (
@@ -326,6 +327,82 @@ async def test_of_concurrent_compactions_of_one_plan_exactly_one_lands(
 
     assert (len(landed), len(conflicts)) == (1, 5)
     assert len(await texts(driver, s)) == 1
+
+
+async def test_prune_beside_compactions_never_takes_what_is_visible(
+    driver: Driver, other: Driver, database: Database, s: str
+) -> None:
+    """Also not what a later compaction wrote below the base_seq that prune has read."""
+    done = asyncio.Event()
+
+    async def compact_on() -> list[str]:
+        items = ["0"]
+        await send(driver, append(s, *items))
+        for turn in range(1, 26):
+            read = await load(driver, s)
+            new = [f"{turn}.{at}" for at in range(turn % 4)]
+            await send(driver, compact(s, prefix_of(read, len(read.rows)), *new))
+            await send(driver, append(s, f"{turn}"))
+            items = [*new, f"{turn}"]
+            assert await texts(driver, s) == items
+        done.set()
+        return items
+
+    async def prune_on() -> None:
+        while not done.is_set():
+            await other.prune(Prune(retain=timedelta(0), fence=timedelta(days=1), batch=2))
+            await asyncio.sleep(0)
+
+    items, _ = await asyncio.gather(compact_on(), prune_on())
+    while await other.prune(Prune(retain=timedelta(0), fence=timedelta(days=1))):
+        pass
+
+    assert await texts(driver, s) == items
+    assert sorted(await database.item_rows(s)) == sorted(items)
+
+
+async def test_a_removal_beside_appends_leaves_what_came_after_the_clear(
+    driver: Driver, other: Driver, database: Database, s: str
+) -> None:
+    kept: list[str] = []
+    for turn in range(10):
+        await send(driver, append(s, f"{turn}.before"))
+        cleared = asyncio.create_task(until_landed(other, clear(s)))
+        landed, _, one = await asyncio.gather(
+            all_at_once((driver, other), [append(s, f"{turn}.{at}") for at in range(4)]),
+            other.remove_erased(s),
+            cleared,
+        )
+        after = sorted(
+            (int(append.manifest.version), f"{turn}.{at}")
+            for at, append in enumerate(landed)
+            if append.manifest.version > one.manifest.version
+        )
+        kept = [text for _, text in after]
+        assert await texts(driver, s) == kept
+    await other.remove_erased(s)
+
+    assert sorted(await database.item_rows(s)) == sorted(kept)
+
+
+async def test_a_forget_beside_an_append_takes_all_or_nothing(
+    driver: Driver, other: Driver, database: Database, s: str
+) -> None:
+    for turn in range(6):
+        await until_landed(driver, append(s, "old"))
+        await until_landed(driver, delete(s))
+        tombstone = (await load(driver, s)).manifest.version
+        async with database.held(s) as waiting:
+            forgetting = asyncio.create_task(other.forget(s))
+            if turn % 2:
+                await waiting(1)
+            appending = asyncio.create_task(until_landed(driver, append(s, "new")))
+            await waiting(2)
+        forgotten, landed = await asyncio.gather(forgetting, appending)
+
+        assert landed.manifest.version == (1 if forgotten else tombstone + 1)
+        assert await texts(driver, s) == ["new"]
+        assert len(await operations(driver, s)) == landed.manifest.version
 
 
 async def test_a_reader_beside_writers_sees_whole_versions_only(
