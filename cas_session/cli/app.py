@@ -38,9 +38,6 @@ def cas_session(
 app.command()(demo)
 
 
-app.command()(demo)
-
-
 @app.command()
 def migrate(
     url: Annotated[
