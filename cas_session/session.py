@@ -25,7 +25,7 @@ from cas_session.compaction.runner import (
 )
 from cas_session.compactors.base import as_compactor
 from cas_session.driver import Landed
-from cas_session.errors import CasSessionError, ConfigurationError
+from cas_session.errors import ConfigurationError
 from cas_session.retry import RetryPolicies
 from cas_session.snapshot import Item
 from cas_session.verbs import SessionVerbs
@@ -187,7 +187,7 @@ class CasSession(SessionVerbs):
             return
         try:
             await self._run(response=(response_id, store), behind=behind).defer()
-        except CasSessionError as error:  # the turn is stored; the next one will ask again
+        except Exception as error:  # noqa: BLE001  # the turn is stored; the next one will ask again
             events.logger.warning("session %r: the compaction was not deferred: %s", self.session_id, error)
 
     def _get_deferred_compaction_response_id(self) -> str | None:

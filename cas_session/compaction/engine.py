@@ -215,7 +215,7 @@ class CompactionRun:
             return
         self._state.void_id = response_id
         self._state.acknowledge(loaded)
-        if self._mode == "previous_response_id":
+        if self._mode == "previous_response_id" and not deferred:
             why = "the session was rewritten after it was begun" if chain else "the run was begun elsewhere"
             raise _Stop("conflict", f"response {response_id} cannot stand for the history: {why}")
 
