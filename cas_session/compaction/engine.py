@@ -121,6 +121,7 @@ class CompactionRun:
         self._force = force
         self._mode: Mode = mode
         self._response = response
+        self._has_response = response is not None
         self._used_tokens = used_tokens
         self._withheld = withheld
         self._hooks = hooks
@@ -241,10 +242,13 @@ class CompactionRun:
         explicit = self._mode == "previous_response_id"
         if explicit and chain.response_id is None:
             self._state.acknowledge(loaded)
+            if self._has_response:
+                raise _Stop("conflict", "the session was rewritten after the response was recorded")
             raise ValueError(
                 "compaction in previous_response_id mode requires a response_id of the history as it is now: "
                 "none was given since the session was last rewritten"
             )
+        self._has_response = chain.response_id is not None
         if not self._force and not self._is_due(loaded, items):
             raise _Stop("no_longer_needed" if self._again else "below_threshold")
         withheld = self._withheld(len(items))
