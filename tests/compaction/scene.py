@@ -107,6 +107,10 @@ class Scene:
         await session.append([question, *(item.model_dump(exclude_unset=True) for item in response.output)])
         return str(response.id)
 
+    async def respond_without_storing(self, text: str) -> str:
+        """The model's answer to a text, of which nothing is appended; gives the response's id."""
+        return str((await self.client.responses.create(model=MODEL, input=text)).id)
+
     async def chain(self) -> Chain:
         """The chain columns, as the database has them."""
         return (await row_of(self.store, SESSION)).chain
