@@ -94,12 +94,12 @@ async def _by_hand(session: CasSession, compactor: WatchedCompactor) -> Compacte
 
 
 async def _again_and_again(line: Line, folding: Folding) -> None:
-    """Compact until the run is over, and until one compaction landed."""
-    landed = False
+    """Compact until the run is over and one compaction landed. The first is not a matter of size."""
+    landed, force = False, True
     while not line.stopped.is_set():
-        done = await folding.once()
+        done = await folding.once(force=force)
         line.tell(done)
-        landed = landed or done.landed
+        landed, force = landed or done.landed, False
         await line.pause(REST_S if done.model_calls else IDLE_S)
     if not landed:
         line.tell(await folding.once(force=True))

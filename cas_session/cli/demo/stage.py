@@ -35,6 +35,7 @@ from cas_session.cli.demo.settings import Settings
 from cas_session.cli.demo.team import Team, Worker, WorkerFailedError
 from cas_session.cli.demo.turns import turn
 from cas_session.driver import OpRow
+from cas_session.errors import SessionNotFoundError
 from cas_session.session import CasSession
 from cas_session.snapshot import Item
 from cas_session.store import SessionStore
@@ -187,8 +188,8 @@ class Stage:
             erased_url=self._held.base_url if self._held is not None else None,
         )
         cast.compactor.tell(begin)
-        # What follows falls into a model call from the first turn on.
-        await cast.compactor.wait_for(Asked, session_id=self._settings.shared)
+        # What follows falls into a model call from the first turn on, if this conversation can be compacted.
+        await cast.compactor.wait_for(Asked, Compacted, session_id=self._settings.shared)
         self.phase = "appending, compacting, clearing"
         for worker in (*cast.writers, cast.eraser):
             worker.tell(begin)
@@ -296,12 +297,13 @@ class Stage:
 
 
 async def operations_of(session: CasSession) -> list[OpRow]:
-    """All op rows of a session, oldest first."""
+    """All op rows of a session, oldest first; none if there is no such session."""
     rows: list[OpRow] = []
     before = None
-    while page := await session.operations(limit=PAGE, before=before):
-        rows += page
-        before = int(page[-1].manifest.version)
+    with contextlib.suppress(SessionNotFoundError):
+        while page := await session.operations(limit=PAGE, before=before):
+            rows += page
+            before = int(page[-1].manifest.version)
     return rows[::-1]
 
 

@@ -70,12 +70,15 @@ class Worker:
             self._pipe.send(order)
 
     async def wait_for(
-        self, kind: type[N], *, session_id: str | None = None, timeout_s: float | None = ANSWER_TIMEOUT_S
+        self,
+        *kinds: type[N],
+        session_id: str | None = None,
+        timeout_s: float | None = ANSWER_TIMEOUT_S,
     ) -> N:
-        """The next news of this kind, of this session if one is named; what came before it is passed over.
+        """The next news of these kinds, of this session if one is named; what came before it is passed over.
 
         Raises:
-            WorkerFailedError: The process failed, ended, or said nothing of the kind in time.
+            WorkerFailedError: The process failed, ended, or said nothing of that in time.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -83,11 +86,11 @@ class Worker:
                     news = await self._news.get()
                     if isinstance(news, Failed):
                         raise WorkerFailedError(news.error)
-                    if isinstance(news, kind) and session_id in (None, getattr(news, "session_id", None)):
+                    if isinstance(news, kinds) and session_id in (None, getattr(news, "session_id", None)):
                         return news
         except TimeoutError as error:
             raise WorkerFailedError(
-                f"{self.name}: no {kind.__name__} within {timeout_s:g} seconds"
+                f"{self.name}: no {kinds[0].__name__} within {timeout_s:g} seconds"
             ) from error
 
     async def dismiss(self) -> None:
