@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from cas_session import events
 from cas_session.driver import Append, Driver, Kind, Landed, Load, Loaded, Pop, Write
-from cas_session.errors import StorageUnavailableError, StoreClosedError
+from cas_session.errors import StorageUnavailableError, StoreClosedError, WriteOutcomeUnknownError
 from cas_session.retry import RetryPolicies, RetryPolicy, Timing, retry
 from cas_session.writes import Writer
 
@@ -76,11 +76,16 @@ class Backend:
 
         Raises:
             StorageUnavailableError: The transient budget is spent.
+            WriteOutcomeUnknownError: The outcome budget is.
         """
-        budget = (policies or self.policies).transient
+        budgets = policies or self.policies
 
         def budget_of(error: Exception) -> RetryPolicy | None:
-            return budget if isinstance(error, StorageUnavailableError) and error.transient else None
+            if isinstance(error, WriteOutcomeUnknownError):
+                return budgets.outcome
+            return (
+                budgets.transient if isinstance(error, StorageUnavailableError) and error.transient else None
+            )
 
         with self as driver:
             return await retry(lambda: verb(driver), budget_of, timing=self.timing)

@@ -311,12 +311,14 @@ class CompactionRun:
             digest=codec.digest(plan.replaced, key=self._attempt_id),
             model=getattr(self._compactor, "model", None),
         )
-        match await self._tell(lambda driver: driver.begin_compaction(begin)):
-            case "held":
-                raise _Stop("lease_held", "another worker is compacting this session")
-            case "moved":
-                raise _Moved
+        # Before the answer, for a cancellation takes the answer and leaves the lease.
         self._leased = True
+        answer = await self._tell(lambda driver: driver.begin_compaction(begin))
+        self._leased = answer == "started"
+        if answer == "held":
+            raise _Stop("lease_held", "another worker is compacting this session")
+        if answer == "moved":
+            raise _Moved
         self._report = replace(self._report, attempt_id=self._attempt_id)
 
     async def _ask(self, plan: Plan) -> Compacted:
