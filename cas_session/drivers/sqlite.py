@@ -37,9 +37,12 @@ from cas_session.driver import (
     SessionRow,
     Traits,
 )
-from cas_session.drivers import sqlite_units as units
+from cas_session.drivers import sqlite_reads as reads
+from cas_session.drivers import sqlite_upkeep as upkeep
+from cas_session.drivers import sqlite_writes as writes
 from cas_session.drivers.settle import settle
-from cas_session.drivers.sqlite_lane import MEMORY, Lane, Link, Synchronous, Turn, Unit, check_file
+from cas_session.drivers.sqlite_lane import Lane, Unit
+from cas_session.drivers.sqlite_link import MEMORY, Link, Synchronous, Turn, check_file
 from cas_session.errors import StoreClosedError
 from cas_session.migrate import upgrade
 
@@ -111,7 +114,7 @@ class SqliteDriver:
             self._reads = Lane(links[1:], turn=None, call_timeout_s=self._call_timeout_s)
 
     async def schema_revision(self) -> str | None:
-        return await self._read(units.schema_revision)
+        return await self._read(reads.schema_revision)
 
     async def migrate(self) -> None:
         # Not bounded by the call's time: a migration that is cut short would only begin again.
@@ -127,85 +130,85 @@ class SqliteDriver:
             await settle(self._closing)
 
     async def ping(self) -> None:
-        await self._read(units.ping)
+        await self._read(reads.ping)
 
     # Items
 
     async def load(self, load: Load) -> Loaded:
-        return await self._read(partial(units.load, load=load))
+        return await self._read(partial(reads.load, load=load))
 
     async def load_as_of(self, session_id: str, version: int) -> Loaded:
-        return await self._read(partial(units.load_as_of, session_id=session_id, version=version))
+        return await self._read(partial(reads.load_as_of, session_id=session_id, version=version))
 
     async def append(self, group: Sequence[Append]) -> list[Landed]:
         size = sum(sum(member.sizes) for member in group)
-        work = partial(units.append, group=group)
+        work = partial(writes.append, group=group)
         unit = Unit(work, begin="BEGIN IMMEDIATE", op_id=group[0].op_id, joins=True, size=size)
         return await self._writer.run(unit)
 
     async def pop(self, pop: Pop) -> Landed:
-        return await self._write(partial(units.pop, pop=pop), pop.op_id)
+        return await self._write(partial(writes.pop, pop=pop), pop.op_id)
 
     async def clear(self, clear: Clear) -> Landed:
-        return await self._write(partial(units.clear, clear=clear), clear.op_id)
+        return await self._write(partial(writes.clear, clear=clear), clear.op_id)
 
     async def remove_erased(self, session_id: str) -> None:
-        work = partial(units.remove_erased, session_id=session_id, batch=REMOVE_BATCH)
+        work = partial(upkeep.remove_erased, session_id=session_id, batch=REMOVE_BATCH)
         while await self._write(work) == REMOVE_BATCH:
             pass
 
     async def replace(self, replace: Replace) -> Landed:
         if replace.prefix is None:
-            work = partial(units.replace_all, write=replace)
+            work = partial(writes.replace_all, write=replace)
         else:
-            work = partial(units.replace_prefix, write=replace, prefix=replace.prefix)
+            work = partial(writes.replace_prefix, write=replace, prefix=replace.prefix)
         return await self._write(work, replace.op_id)
 
     async def restore(self, restore: Restore) -> Landed:
-        return await self._write(partial(units.restore, write=restore), restore.op_id)
+        return await self._write(partial(writes.restore, write=restore), restore.op_id)
 
     async def record_chain(self, session_id: str, chain: Chain) -> bool:
-        return await self._write(partial(units.record_chain, session_id=session_id, chain=chain))
+        return await self._write(partial(writes.record_chain, session_id=session_id, chain=chain))
 
     # Compaction attempts
 
     async def begin_compaction(self, begin: BeginCompaction) -> Literal["started", "held", "moved"]:
-        return await self._write(partial(units.begin_compaction, begin=begin))
+        return await self._write(partial(upkeep.begin_compaction, begin=begin))
 
     async def renew_compaction(self, attempt_id: str, lease: timedelta) -> bool:
-        return await self._write(partial(units.renew_compaction, attempt_id=attempt_id, lease=lease))
+        return await self._write(partial(upkeep.renew_compaction, attempt_id=attempt_id, lease=lease))
 
     async def finish_compaction(self, finish: FinishCompaction) -> None:
-        await self._write(partial(units.finish_compaction, finish=finish))
+        await self._write(partial(upkeep.finish_compaction, finish=finish))
 
     # What is recorded
 
     async def find_op(self, session_id: str, op_id: str) -> OpRow | None:
-        return await self._read(partial(units.find_op, session_id=session_id, op_id=op_id))
+        return await self._read(partial(reads.find_op, session_id=session_id, op_id=op_id))
 
     async def operations(self, session_id: str, *, limit: int, before: int | None) -> list[OpRow]:
-        return await self._read(partial(units.operations, session_id=session_id, limit=limit, before=before))
+        return await self._read(partial(reads.operations, session_id=session_id, limit=limit, before=before))
 
     async def compactions(self, session_id: str, *, limit: int) -> list[CompactionRow]:
-        return await self._read(partial(units.compactions, session_id=session_id, limit=limit))
+        return await self._read(partial(reads.compactions, session_id=session_id, limit=limit))
 
     async def list_sessions(self, query: ListSessions) -> list[SessionRow]:
-        return await self._read(partial(units.list_sessions, query=query))
+        return await self._read(partial(reads.list_sessions, query=query))
 
     async def set_metadata(self, session_id: str, metadata: str | None) -> bool:
-        return await self._write(partial(units.set_metadata, session_id=session_id, metadata=metadata))
+        return await self._write(partial(writes.set_metadata, session_id=session_id, metadata=metadata))
 
     # Upkeep
 
     async def prune(self, prune: Prune) -> int:
         """Remove one batch. The search for it runs on a reader, so that it holds up no writer; it goes on
         where the call before it stopped, and a 0 has looked at every session."""
-        cutoffs = await self._read(partial(units.read_cutoffs, prune=prune))
+        cutoffs = await self._read(partial(upkeep.read_cutoffs, prune=prune))
         looked_at_all = self._pruned_through == ""
         while True:
             session_ids = await self._read(
                 partial(
-                    units.find_prunable,
+                    upkeep.find_prunable,
                     cutoffs=cutoffs,
                     after=self._pruned_through,
                     sessions=PRUNE_SESSIONS,
@@ -213,7 +216,9 @@ class SqliteDriver:
             )
             if session_ids:
                 removed = await self._write(
-                    partial(units.prune_sessions, cutoffs=cutoffs, session_ids=session_ids, batch=prune.batch)
+                    partial(
+                        upkeep.prune_sessions, cutoffs=cutoffs, session_ids=session_ids, batch=prune.batch
+                    )
                 )
                 if removed < prune.batch:
                     self._pruned_through = session_ids[-1]
@@ -226,7 +231,7 @@ class SqliteDriver:
                 looked_at_all = True
 
     async def forget(self, session_id: str) -> bool:
-        return await self._write(partial(units.forget, session_id=session_id))
+        return await self._write(partial(upkeep.forget, session_id=session_id))
 
     # The lanes
 

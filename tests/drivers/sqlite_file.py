@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cas_session.drivers.sqlite import SqliteDriver
-from cas_session.drivers.sqlite_lane import Lane, Link, Unit
+from cas_session.drivers.sqlite_lane import Lane, Unit
+from cas_session.drivers.sqlite_link import Link
 from tests.conformance.writes import operations
 
 GIVE_UP_S = 30.0  # of a wait that no working driver needs

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.drivers.sqlite_file import (
     opened,
     statements,
     turns,
+    writer_lane,
     writer_link,
 )
 
@@ -184,6 +187,22 @@ async def test_a_call_whose_time_is_over_is_interrupted_and_leaves_nothing(path:
                 await run(lambda raw: raw.execute(ENDLESS).fetchone())
 
             assert caught.value.transient
+        assert await is_clean(driver)
+
+
+async def test_an_interrupt_that_came_between_two_statements_comes_again(path: Path) -> None:
+    async with opened(path, call_timeout_s=0.05) as driver:
+
+        def work(raw: sqlite3.Connection) -> object:
+            while not unit.expired:
+                time.sleep(0.01)
+            return raw.execute(COUNT.replace("1000000", "100000000")).fetchone()
+
+        unit = Unit(work, begin="BEGIN IMMEDIATE")
+        running = asyncio.create_task(writer_lane(driver).run(unit))
+
+        with pytest.raises(StorageUnavailableError, match="SQLITE_INTERRUPT"):
+            await running
         assert await is_clean(driver)
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from cas_session.driver import GroupRefusedError
 from cas_session.drivers.sqlite import SqliteDriver
-from cas_session.drivers.sqlite_lane import Turn, translate
+from cas_session.drivers.sqlite_errors import translate
+from cas_session.drivers.sqlite_link import Turn
 from cas_session.errors import (
     ItemDecodingError,
     StorageUnavailableError,

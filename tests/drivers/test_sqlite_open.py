@@ -18,8 +18,9 @@ import aiosqlite
 import pytest
 
 from cas_session import schema
-from cas_session.drivers import sqlite_lane
+from cas_session.drivers import sqlite_link
 from cas_session.drivers.sqlite import SqliteDriver
+from cas_session.drivers.sqlite_lane import Unit
 from cas_session.errors import ConfigurationError, StorageUnavailableError, StoreClosedError
 from tests.conformance.writes import append, load, send, texts
 from tests.drivers.sqlite_file import (
@@ -136,6 +137,7 @@ async def test_a_file_that_is_no_database(diary: Path) -> None:
 OPEN_AS_SOMEBODY_ELSE = """
 import asyncio, os, sys
 from cas_session.drivers.sqlite import SqliteDriver
+from cas_session.drivers.sqlite_lane import Unit
 os.getuid() or os.setuid(65534)
 try:
     asyncio.run(SqliteDriver(sys.argv[1]).open())
@@ -204,7 +206,7 @@ async def test_an_aiosqlite_without_its_private_method_is_refused(
 
 
 async def test_a_sqlite_that_is_too_old_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_lane, "OLDEST_SQLITE", (99, 0, 0))
+    monkeypatch.setattr(sqlite_link, "OLDEST_SQLITE", (99, 0, 0))
 
     with pytest.raises(ConfigurationError, match="too old"):
         await SqliteDriver(str(path)).open()
@@ -221,8 +223,12 @@ async def test_close_leaves_no_thread_and_no_file(path: Path) -> None:
     assert database_descriptors(path) == []
 
 
-async def test_close_waits_for_what_is_under_way(path: Path) -> None:
-    driver = SqliteDriver(str(path))
+@pytest.mark.parametrize("name", ["chat.db", ":memory:"])
+async def test_close_waits_for_what_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    driver = SqliteDriver(name)
     await driver.open()
     await driver.migrate()
     async with Gate(driver).shut() as gate:
@@ -343,4 +349,4 @@ async def test_units_of_a_lane_that_is_closed_are_refused(path: Path) -> None:
         lane = writer_lane(driver)
 
     with pytest.raises(StoreClosedError):
-        await lane.run(sqlite_lane.Unit(lambda raw: None, begin="BEGIN"))
+        await lane.run(Unit(lambda raw: None, begin="BEGIN"))

@@ -1,0 +1,166 @@
+"""What the verbs that read do inside a SQLite transaction, which sees one commit."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from typing import Any
+
+from cas_session.driver import (
+    NO_SESSION,
+    CompactionRow,
+    ListSessions,
+    Load,
+    Loaded,
+    Manifest,
+    OpRow,
+    SessionRow,
+)
+from cas_session.drivers import sqlite_sql as sql
+from cas_session.drivers.sqlite_rows import LARGEST, moment_text, to_compaction, to_moment, to_op, to_session
+from cas_session.errors import ItemDecodingError, SessionNotFoundError, VersionNotRetainedError
+
+LAST_MOMENT = "~"  # sorts behind every moment and is what a first page begins at
+
+
+def load(raw: sqlite3.Connection, load: Load) -> Loaded:
+    """The session row and its newest visible items."""
+    if load.limit is not None and load.limit < 0:
+        raise ValueError(f"limit must be 0 or more, or None for all, not {load.limit}")
+    row = read_session(raw, load.session_id)
+    if row is None:
+        return Loaded(None, [])
+    limit = -1 if load.limit is None else min(load.limit, LARGEST)
+    statement = sql.READ_ITEMS_WITH_AGES if load.ages else sql.READ_ITEMS
+    found = _fetch_items(raw, load.session_id, statement, (*visible(row), limit))
+    found.reverse()
+    if load.ages:
+        return Loaded(row, [(seq, text) for seq, text, _ in found], [to_moment(at) for _, _, at in found])
+    return Loaded(row, found)
+
+
+def load_as_of(raw: sqlite3.Connection, session_id: str, version: int) -> Loaded:
+    """The items of an earlier version, all of them or an error."""
+    row = read_session(raw, session_id)
+    if row is None or row.manifest.version == 0:
+        raise SessionNotFoundError(session_id)
+    source = retained(raw, row, version)
+    rows = _fetch_items(raw, session_id, sql.READ_ITEMS_AS_OF, as_of(row, source))
+    check_complete(session_id, source, len(rows))
+    return Loaded(replace(row, manifest=source), rows)
+
+
+def read_session(raw: sqlite3.Connection, session_id: str) -> SessionRow | None:
+    row = raw.execute(sql.READ_SESSION, (session_id,)).fetchone()
+    return None if row is None else to_session(row)
+
+
+def find_op(raw: sqlite3.Connection, session_id: str, op_id: str) -> OpRow | None:
+    row = raw.execute(sql.READ_OP, (session_id, op_id)).fetchone()
+    return None if row is None else to_op(row)
+
+
+def op_of_version(raw: sqlite3.Connection, session_id: str, version: int) -> OpRow | None:
+    if not 0 < version <= LARGEST:
+        return None
+    row = raw.execute(sql.READ_OP_OF_VERSION, (session_id, int(version))).fetchone()
+    return None if row is None else to_op(row)
+
+
+def operations(raw: sqlite3.Connection, session_id: str, limit: int, before: int | None) -> list[OpRow]:
+    bound = LARGEST if before is None else min(before, LARGEST)
+    return [to_op(row) for row in raw.execute(sql.LIST_OPS, (session_id, bound, limit)).fetchall()]
+
+
+def compactions(raw: sqlite3.Connection, session_id: str, limit: int) -> list[CompactionRow]:
+    return [to_compaction(row) for row in raw.execute(sql.LIST_COMPACTIONS, (session_id, limit)).fetchall()]
+
+
+def list_sessions(raw: sqlite3.Connection, query: ListSessions) -> list[SessionRow]:
+    if query.owner is None and query.order == "active":
+        raise ValueError("order='active' lists the sessions of one owner: give the owner")
+    if query.order == "active":
+        statement = sql.LIST_ACTIVE_BY_OWNER
+    else:
+        statement = sql.LIST_CREATED if query.owner is None else sql.LIST_CREATED_BY_OWNER
+    moment, session_id = query.after or (None, "")
+    parameters = {
+        "owner": query.owner,
+        "moment": LAST_MOMENT if moment is None else moment_text(moment),
+        "session_id": session_id,
+        "limit": query.limit,
+    }
+    return [to_session(row) for row in raw.execute(statement, parameters).fetchall()]
+
+
+def schema_revision(raw: sqlite3.Connection) -> str | None:
+    if raw.execute(sql.HAS_REVISION).fetchone() is None:
+        return None
+    row = raw.execute(sql.READ_REVISION).fetchone()
+    return None if row is None else str(row[0])
+
+
+def ping(raw: sqlite3.Connection) -> None:
+    raw.execute(sql.PING).fetchone()
+
+
+def retained(raw: sqlite3.Connection, row: SessionRow, version: int) -> Manifest:
+    """The manifest of an earlier version, if its items may still be there."""
+    if not 0 <= version <= row.manifest.version:
+        raise ValueError(
+            f"session {row.session_id!r} is at version {int(row.manifest.version)}; "
+            f"there is no version {int(version)} of it"
+        )
+    if version == 0:
+        source: Manifest | None = NO_SESSION
+    else:
+        op = op_of_version(raw, row.session_id, version)
+        source = None if op is None else op.manifest
+    if source is None:
+        raise VersionNotRetainedError(row.session_id, version, "pruned")
+    if source.epoch < row.manifest.erased_epoch:
+        raise VersionNotRetainedError(row.session_id, version, "erased")
+    return source
+
+
+def check_complete(session_id: str, source: Manifest, rows: int) -> None:
+    if rows != source.item_count:
+        raise VersionNotRetainedError(session_id, source.version, "pruned")
+
+
+def visible(row: SessionRow) -> tuple[str, int, int, int]:
+    return row.session_id, row.manifest.low_seq, row.manifest.base_seq, row.manifest.base_gen
+
+
+def as_of(row: SessionRow, source: Manifest) -> dict[str, Any]:
+    return {
+        "session_id": row.session_id,
+        "low_seq": source.low_seq,
+        "next_seq": source.next_seq,
+        "base_seq": source.base_seq,
+        "base_gen": source.base_gen,
+        "epoch": source.epoch,
+        "erased_epoch": row.manifest.erased_epoch,
+        "version": int(source.version),
+    }
+
+
+def _fetch_items(raw: sqlite3.Connection, session_id: str, statement: str, parameters: Any) -> list[Any]:
+    try:
+        return raw.execute(statement, parameters).fetchall()
+    except sqlite3.OperationalError as error:
+        if hasattr(error, "sqlite_errorcode"):
+            raise
+        # Python's module, not SQLite, refused a text, and its message quotes it: say which one it is instead.
+        for seq, data in raw.execute(sql.READ_RAW_ITEMS, (session_id,)):
+            if not _is_utf8(data):
+                raise ItemDecodingError(session_id, seq, "it is no UTF-8") from None
+        raise
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
