@@ -14,6 +14,8 @@ from sqlalchemy import make_url
 
 from cas_session.driver import Driver
 
+HANG_S = 60  # a driver that does not wait where it must would hang the test
+
 LOCK_WAITERS = """
 SELECT count(*)
   FROM pg_stat_activity
@@ -127,6 +129,10 @@ class Database:
         watcher = await asyncpg.connect(self.url)
 
         async def waiting(count: int) -> None:
+            async with asyncio.timeout(HANG_S):
+                await wait_for(count)
+
+        async def wait_for(count: int) -> None:
             while await watcher.fetchval(LOCK_WAITERS) < count:  # noqa: ASYNC110  # the server has no event for it
                 await asyncio.sleep(0.005)
 

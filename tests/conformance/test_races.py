@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -442,6 +443,7 @@ async def test_writers_in_two_processes_share_one_gapless_history(
             *("-m", "tests.conformance.worker", database.url, s, str(count)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
         )
         for _ in range(2)
     ]

@@ -37,7 +37,7 @@ from tests.model.search import Node, Step, compaction, follow, planned
 T = TypeVar("T")
 
 RULES = Rules()
-EXAMPLES, STEPS = 100, 40  # some 15 s a driver
+EXAMPLES, STEPS = 60, 40  # some 10 s a driver
 OTHERS = [Step("append", ("other",)), Step("clear"), Step("replace"), Step("pop")]
 ANOTHER_NONCE = "0123456789abcdef"
 
@@ -75,7 +75,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), expected=picks)
     def append(self, count: int, expected: int) -> None:
-        self.send(Step("append", self.texts(count)), pick(self.expectable(), expected))
+        self.send(Step("append", self.texts(count)), self.expected(expected))
 
     @rule(counts=st.lists(st.integers(1, 3), min_size=2, max_size=4))
     def append_together(self, counts: list[int]) -> None:
@@ -88,22 +88,22 @@ class Histories(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 3), expected=picks)
     def replace(self, count: int, expected: int) -> None:
-        self.send(Step("replace", self.texts(count)), pick(self.expectable()[1:], expected))
+        self.send(Step("replace", self.texts(count)), self.expected(expected, always=True))
 
     @rule(kind=st.sampled_from(["pop", "clear", "delete"]), expected=picks)
     def remove(self, kind: Any, expected: int) -> None:
-        self.send(Step(kind), pick(self.expectable(), expected))
+        self.send(Step(kind), self.expected(expected))
 
     @rule(locked=st.booleans())
     def pop(self, locked: bool) -> None:
         self.send(Step("pop"), None, locked=locked)
 
     @precondition(lambda self: self.version)
-    @rule(version=picks, expected=picks, current=st.booleans())
-    def restore(self, version: int, expected: int, current: bool) -> None:
+    @rule(version=picks, expected=picks)
+    def restore(self, version: int, expected: int) -> None:
         """Of a version from 1 to one that is not written yet."""
         step = Step("restore", version=1 + version % (self.version + 1))
-        self.send(step, self.replay.versions[-1] if current else pick(self.expectable()[1:], expected))
+        self.send(step, self.expected(expected, always=True))
 
     @rule(cut=picks, count=st.integers(0, 4))
     def compact(self, cut: int, count: int) -> None:
@@ -116,7 +116,7 @@ class Histories(RuleBasedStateMachine):
     def compact_late(self, version: int, expected: int, strict: bool) -> None:
         """As planned at some version, whatever came between."""
         step = pick(self.node.plans, version)
-        self.send(step, pick(self.expectable(), expected) if strict else None)
+        self.send(step, self.expected(expected) if strict else None)
 
     @precondition(lambda self: self.landed)
     @rule(at=picks)
@@ -226,12 +226,13 @@ class Histories(RuleBasedStateMachine):
     def texts(self, count: int, ahead: int = 0) -> tuple[str, ...]:
         return tuple(f"{self.version + ahead}.{at} é" for at in range(count))
 
-    def expectable(self) -> list[int | None]:
-        """None, then what is there three ways, then what is not."""
-        now = self.replay.versions[-1]
-        stale = self.replay.versions[:-1]
+    def expected(self, at: int, *, always: bool = False) -> int | None:
+        """What is there, two times of three, three ways; else what is not, or is no more."""
+        now, stale = self.replay.versions[-1], self.replay.versions[:-1]
+        if at % 3:
+            return pick([now, int(now)] if always else [None, now, int(now)], at // 3)
         wrong = [Version(now, ANOTHER_NONCE)] if now else []
-        return [None, now, now, int(now), *wrong, now + 1, *stale, *map(int, stale)]
+        return pick([now + 1, *wrong, *stale, *map(int, stale)], at // 3)
 
     def send(self, step: Step, expected: int | None, **fields: Any) -> None:
         """Send the step as a write; it must land exactly if the models let it."""
