@@ -15,6 +15,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from cas_session.driver import (
@@ -286,8 +287,17 @@ async def _close_lanes(lanes: Iterable[Lane]) -> None:
 def _migrate(raw: sqlite3.Connection) -> None:
     """Run Alembic on this connection, in one transaction that excludes every other writer."""
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
-    with engine.connect() as connection:
+    with _unwrapped_errors(), engine.connect() as connection:
         # Behind SQLAlchemy's first look at the database, which ends in a rollback.
         raw.execute("BEGIN IMMEDIATE")
         with connection.begin():
             upgrade(connection)
+
+
+@contextmanager
+def _unwrapped_errors() -> Iterator[None]:
+    """SQLite's errors as they were before SQLAlchemy wrapped them."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise (error.orig or error) from None

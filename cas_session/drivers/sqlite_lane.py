@@ -190,7 +190,7 @@ def _run_alone(raw: sqlite3.Connection, unit: Unit[Any]) -> Any:
     try:
         raw.execute("COMMIT")
     except sqlite3.Error as error:
-        return _not_committed(raw, error, unit)
+        return _uncommitted(error, unit, ended=_roll_back(raw))
     return result
 
 
@@ -210,12 +210,10 @@ def _run_together(raw: sqlite3.Connection, units: list[Unit[Any]]) -> list[Any] 
     try:
         raw.execute("COMMIT")
     except sqlite3.Error as error:
-        failed = _not_committed(raw, error, units[0])
-        # What a member saw that was refused may have been another one's write: it is asked to come again.
+        ended = _roll_back(raw)
         return [
-            StorageUnavailableError(str(failed))
-            if isinstance(outcome, BaseException) or isinstance(failed, StorageUnavailableError)
-            else translate_commit(error, unit.op_id)
+            # What a refused member saw may have been another one's write, which is gone.
+            translate(error) if isinstance(outcome, BaseException) else _uncommitted(error, unit, ended=ended)
             for unit, outcome in zip(units, outcomes, strict=True)
         ]
     return outcomes
@@ -242,17 +240,17 @@ def _run_member(raw: sqlite3.Connection, unit: Unit[Any]) -> Any:
     return outcome
 
 
-def _not_committed(raw: sqlite3.Connection, error: sqlite3.Error, unit: Unit[Any]) -> BaseException:
+def _uncommitted(error: sqlite3.Error, unit: Unit[Any], *, ended: bool) -> BaseException:
+    """What a failed COMMIT means. One that left the transaction open (SQLITE_BUSY) has landed nothing."""
+    return translate_commit(error, unit.op_id) if ended else translate(error)
+
+
+def _roll_back(raw: sqlite3.Connection) -> bool:
+    """Leave no transaction open, whatever happened; say whether none was."""
     if not raw.in_transaction:
-        return translate_commit(error, unit.op_id)
-    _roll_back(raw)  # it is still open (SQLITE_BUSY leaves it so): nothing of it landed
-    return translate(error)
-
-
-def _roll_back(raw: sqlite3.Connection) -> None:
-    """Leave no transaction open, whatever happened."""
-    if raw.in_transaction:
-        raw.execute("ROLLBACK")
+        return True
+    raw.execute("ROLLBACK")
+    return False
 
 
 def _answer(answer: asyncio.Future[T], result: T) -> None:

@@ -32,7 +32,7 @@ def load(raw: sqlite3.Connection, load: Load) -> Loaded:
         return Loaded(None, [])
     limit = -1 if load.limit is None else min(load.limit, LARGEST)
     statement = sql.READ_ITEMS_WITH_AGES if load.ages else sql.READ_ITEMS
-    found = _fetch_items(raw, load.session_id, statement, (*visible(row), limit))
+    found = fetch_items(raw, load.session_id, statement, (*visible(row), limit))
     found.reverse()
     if load.ages:
         return Loaded(row, [(seq, text) for seq, text, _ in found], [to_moment(at) for _, _, at in found])
@@ -45,7 +45,7 @@ def load_as_of(raw: sqlite3.Connection, session_id: str, version: int) -> Loaded
     if row is None or row.manifest.version == 0:
         raise SessionNotFoundError(session_id)
     source = retained(raw, row, version)
-    rows = _fetch_items(raw, session_id, sql.READ_ITEMS_AS_OF, as_of(row, source))
+    rows = fetch_items(raw, session_id, sql.READ_ITEMS_AS_OF, as_of(row, source))
     check_complete(session_id, source, len(rows))
     return Loaded(replace(row, manifest=source), rows)
 
@@ -145,7 +145,7 @@ def as_of(row: SessionRow, source: Manifest) -> dict[str, Any]:
     }
 
 
-def _fetch_items(raw: sqlite3.Connection, session_id: str, statement: str, parameters: Any) -> list[Any]:
+def fetch_items(raw: sqlite3.Connection, session_id: str, statement: str, parameters: Any) -> list[Any]:
     try:
         return raw.execute(statement, parameters).fetchall()
     except sqlite3.OperationalError as error:

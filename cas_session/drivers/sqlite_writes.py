@@ -57,10 +57,10 @@ def pop(raw: sqlite3.Connection, pop: Pop) -> Landed:
     _check_expected(raw, row, pop)
     if row is None:
         return Landed(NO_SESSION, NO_CHAIN)
-    last = raw.execute(sql.READ_LAST_ITEM, reads.visible(row)).fetchone()
-    if last is None:
+    found = reads.fetch_items(raw, pop.session_id, sql.READ_LAST_ITEM, reads.visible(row))
+    if not found:
         return Landed(row.manifest, row.chain)
-    seq, gen, text = last
+    ((seq, gen, text),) = found
     before = row.manifest
     manifest = replace(
         before,
@@ -269,8 +269,9 @@ def _landed(raw: sqlite3.Connection, write: Write, kind: Kind) -> Landed | None:
         raise OperationMismatchError(write.session_id, write.op_id, kind=kind, found_kind=op.kind)
     item, found_version = None, None
     if kind == "pop":
-        popped = raw.execute(sql.READ_POPPED_ITEM, (write.session_id, op.manifest.version)).fetchone()
-        item = None if popped is None else popped[0]
+        popped = (write.session_id, op.manifest.version)
+        found = reads.fetch_items(raw, write.session_id, sql.READ_POPPED_ITEM, popped)
+        item = found[0][0] if found else None
     elif kind == "compact":
         found_version = op.manifest.version - 1
     return Landed(op.manifest, None, item=item, found_version=found_version)

@@ -152,6 +152,20 @@ async def test_a_damaged_file_is_named_and_no_retry_is_promised(path: Path) -> N
     assert not caught.value.transient
 
 
+async def test_a_migration_that_the_disk_refuses_leaves_nothing(path: Path) -> None:
+    driver = SqliteDriver(str(path))
+    await driver.open()
+    await on_writer(driver, "PRAGMA max_page_count=5")
+    with pytest.raises(StorageUnavailableError, match="SQLITE_FULL"):
+        await driver.migrate()
+    before = await driver.schema_revision()
+    await on_writer(driver, "PRAGMA max_page_count=1000000")
+    await driver.migrate()
+    await driver.close()
+
+    assert before is None
+
+
 async def test_missing_tables_are_no_transient_error(path: Path) -> None:
     driver = SqliteDriver(str(path))
     await driver.open()
@@ -188,9 +202,12 @@ async def test_a_row_that_is_no_text_is_named_and_not_quoted(driver: SqliteDrive
         await load(driver, S)
     with pytest.raises(ItemDecodingError) as past:
         await driver.load_as_of(S, 1)
+    await send(driver, pop(S))
+    with pytest.raises(ItemDecodingError) as popped:
+        await send(driver, pop(S))
 
     assert (caught.value.session_id, caught.value.seq) == (S, 2)
-    assert past.value.seq == 2
+    assert past.value.seq == popped.value.seq == 2
     assert "secret" not in str(caught.value)
 
 
