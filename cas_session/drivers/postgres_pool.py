@@ -90,7 +90,7 @@ class Pool(Protocol):
         """
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction of SQLAlchemy's, for migrations."""
+        """A transaction of SQLAlchemy's, for migrations. Whoever waited for a lock in it sees what was done."""
 
 
 class OwnPool:
@@ -114,8 +114,11 @@ class OwnPool:
             )
 
     async def close(self) -> None:
-        if self._pool is not None:
-            await self._pool.close()
+        if self._pool is None:
+            return
+        with suppress(TimeoutError):  # then asyncpg has cut what did not say goodbye
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._pool.close()
 
     async def take(self) -> Link:
         with connecting():
@@ -136,7 +139,7 @@ class OwnPool:
             # Statements without a name, so that a transaction pooler cannot mix them up.
             connect_args={"prepared_statement_cache_size": 0, "prepared_statement_name_func": str},
         )
-        async with engine.begin() as connection:
+        async with engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
             yield connection
 
 
@@ -165,7 +168,8 @@ class EnginePool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        async with self._engine.begin() as connection:
+        engine = self._engine.execution_options(isolation_level="READ COMMITTED")
+        async with engine.begin() as connection:
             yield connection
 
 

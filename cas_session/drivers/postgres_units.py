@@ -144,8 +144,10 @@ async def replace_prefix(link: Link, write: Replace, prefix: Prefix) -> Landed:
         return dataclasses.replace(sent, found_version=sent.manifest.version - 1)
     if write.expected is not None and (sent is None or not _is_expected(write.expected, sent)):
         raise _conflict(write, write.expected, sent)
-    if sent is None or sent.manifest.epoch != prefix.epoch or not await _is_ancestor(link, write, prefix):
-        raise _conflict(write, prefix.planned, sent)
+    if sent is None:
+        raise _conflict(write, prefix.planned, None)
+    if sent.manifest.epoch != prefix.epoch or not await _is_ancestor(link, write, prefix):
+        raise _conflict(write, prefix.planned, sent._replace(expected_epoch=None))
     if not sent.manifest.base_seq <= prefix.through < sent.manifest.next_seq:
         raise ValueError(
             f"a prefix up to seq {prefix.through} cannot be replaced: base_seq is {sent.manifest.base_seq}, "
