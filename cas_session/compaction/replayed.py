@@ -29,23 +29,38 @@ def count_replayed(items: Sequence[Item]) -> int:
     their call (a read limit parts them), and all but one of those with the same name.
     """
     kinds = [item_type(item) for item in items]
-    there = {(kind, _text(item, "call_id")) for kind, item in zip(kinds, items, strict=True)}
-    lost = {index for index, item in enumerate(items) if not _is_paired(kinds[index], item, there)}
+    lost = _without_partner(kinds, items)
     programs = {_text(items[index], "call_id") for index in lost if kinds[index] == "program"} - {None}
-    lost |= {index for index, item in enumerate(items) if _program_of(item) in programs}
+    owned = {index for index, item in enumerate(items) if _program_of(item) in programs}
+    lost |= owned
     binds_lost = False
     for index in reversed(range(len(items))):
         if kinds[index] != "reasoning":
-            binds_lost = index in lost and kinds[index] not in _CALL_OF
+            binds_lost = index in owned or (index in lost and kinds[index] in _OUTPUT_OF)
         elif binds_lost:
             lost.add(index)
     names = [_name(kinds[index], item) for index, item in enumerate(items) if index not in lost]
     return names.count(None) + len(set(names) - {None})
 
 
-def _is_paired(kind: str, item: Item, there: set[tuple[str, str | None]]) -> bool:
-    partner = _OUTPUT_OF.get(kind) or _CALL_OF.get(kind)
-    return partner is None or (partner, _text(item, "call_id")) in there
+def _without_partner(kinds: Sequence[str], items: Sequence[Item]) -> set[int]:
+    """Indexes of calls without output and outputs without call; the nameless are paired in order."""
+    there = {(kind, _text(item, "call_id")) for kind, item in zip(kinds, items, strict=True)}
+    lost: set[int] = set()
+    nameless = 0
+    for index in reversed(range(len(items))):
+        kind, name = kinds[index], _text(items[index], "call_id")
+        partner = _OUTPUT_OF.get(kind) or _CALL_OF.get(kind)
+        if name is not None or partner is None:
+            if partner is not None and (partner, name) not in there:
+                lost.add(index)
+        elif kind == "tool_search_output":
+            nameless += 1
+        elif kind == "tool_search_call" and nameless:
+            nameless -= 1
+        elif kind in _OUTPUT_OF:
+            lost.add(index)
+    return lost
 
 
 def _program_of(item: Item) -> str | None:
