@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jiter
+
 from cas_session.errors import ItemDecodingError, ItemEncodingError
 from cas_session.snapshot import Item
 
@@ -57,7 +59,7 @@ def decode(session_id: str, rows: Iterable[tuple[int, str]]) -> list[Item]:
     items: list[Item] = []
     for seq, text in rows:
         try:
-            item = json.loads(text)
+            item = _parse(text)
         except (ValueError, RecursionError) as error:
             raise ItemDecodingError(session_id, seq, str(error)) from error
         if not isinstance(item, dict):
@@ -81,6 +83,20 @@ def digest(texts: Iterable[str], *, key: str) -> bytes:
     return state.digest()
 
 
+def _parse(text: str) -> Any:
+    try:
+        return jiter.from_json(text.encode(), allow_inf_nan=False)
+    except ValueError:  # a lone surrogate, depth or a long number, which only the slower decoder takes
+        return _load(text)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_load = json.JSONDecoder(parse_constant=_no_number).decode
+
+
 def _encode_one(index: int, item: Any) -> str:
     if not isinstance(item, dict):
         raise ItemEncodingError(index, "", f"an item is a JSON object (a dict), not {type(item).__name__}")
@@ -89,7 +105,7 @@ def _encode_one(index: int, item: Any) -> str:
         if not text.isascii() and not _is_utf8(text):
             text = _dump_ascii(item)  # a lone surrogate has no UTF-8, its escape has
         # json writes tuples as lists and turns keys into strings: what does not come back equal is refused.
-        if json.loads(text) != item or _may_be_deep(text):
+        if _parse(text) != item or _may_be_deep(text):
             _refuse(index, item)
     except (TypeError, ValueError, RecursionError) as error:
         if not isinstance(error, ItemEncodingError):
