@@ -9,7 +9,7 @@ from typing import Any
 from cas_session import CasSession, SessionStore
 from cas_session.cli.demo import naive
 from cas_session.cli.demo.audit import Acknowledged, Evidence, Rewrite
-from cas_session.cli.demo.stage import operations_of
+from cas_session.cli.demo.outcome import operations_of
 from cas_session.cli.demo.turns import turn
 from cas_session.compactors import Compacted, CompactionRequest, ResponsesCompactor
 from cas_session.testing.endpoint import ResponsesEndpoint

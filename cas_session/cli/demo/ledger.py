@@ -34,6 +34,7 @@ class Ledger:
     clears: list[Cleared] = field(default_factory=list)
     looks: list[Looked] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    resealed: int = 0  # items of the seed whose opaque content came from another server
 
     def hear(self, news: News) -> None:
         match news:

@@ -8,7 +8,7 @@ from statistics import median
 
 from cas_session.cli.demo.ledger import during, within
 from cas_session.cli.demo.messages import Appended
-from cas_session.cli.demo.stage import Outcome
+from cas_session.cli.demo.outcome import Outcome
 
 SHOWN = 3  # names, in a row of the table
 
@@ -62,10 +62,10 @@ def _turns(outcome: Outcome) -> Iterable[Row]:
         f"{folded} {where}, {verbatim} behind it",
         kept=folded + verbatim == len(turns),
     )
-    if outcome.resealed:
+    if outcome.ledger.resealed:
         yield Row(
             "items sealed anew",
-            str(outcome.resealed),
+            str(outcome.ledger.resealed),
             "what another server sealed, this one cannot open",
         )
 
