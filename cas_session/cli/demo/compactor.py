@@ -7,6 +7,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
 from cas_session.cli.demo import naive
 from cas_session.cli.demo.messages import Answered, Asked, Begin, Compacted, Fold
 from cas_session.cli.demo.process import Line
@@ -112,8 +114,6 @@ async def _on_demand(line: Line, folding: Folding) -> None:
 
 @contextlib.asynccontextmanager
 async def _watched(line: Line, settings: Settings, url: str | None) -> AsyncIterator[WatchedCompactor]:
-    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-
     if url is None:  # the user's key, address and proxies, from the environment
         client = AsyncOpenAI(max_retries=0)
     else:
