@@ -11,9 +11,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from cas_session import events
+from cas_session.cache import ReadCache, Reading
 from cas_session.driver import Append, Driver, Kind, Landed, Load, Loaded, Pop, Write
 from cas_session.errors import StorageUnavailableError, StoreClosedError, WriteOutcomeUnknownError
 from cas_session.retry import RetryPolicies, RetryPolicy, Timing, retry
+from cas_session.snapshot import Item
 from cas_session.writes import Writer
 
 T = TypeVar("T")
@@ -29,6 +31,7 @@ class Backend:
         *,
         policies: RetryPolicies,
         call_timeout_s: float,
+        cache_bytes: int,
         worker: str,
         timing: Timing,
         hook: events.Hook | None,
@@ -38,6 +41,7 @@ class Backend:
         self.worker = worker
         self.timing = timing
         self.hook = hook
+        self.cache = ReadCache(cache_bytes)
         self._call_timeout_s = call_timeout_s
         self._writer = Writer(driver, timing=timing, hook=hook)
         self._pid = os.getpid()
@@ -89,6 +93,17 @@ class Backend:
 
         with self as driver:
             return await retry(lambda: verb(driver), budget_of, timing=self.timing)
+
+    async def read_all(
+        self, session_id: str, *, shared: bool, policies: RetryPolicies | None = None
+    ) -> tuple[Loaded, list[Item]]:
+        """Read a session's version and all its items; what this store has read before is not read again."""
+        before = self.cache.get(session_id)
+        load = Load(session_id, known=before.known if before is not None else None)
+        loaded = await self.load(load, policies)
+        reading = Reading(session_id, loaded, before if loaded.extends else None, shared=shared)
+        self.cache.put(reading)
+        return loaded, reading.shared() if shared else reading.own()
 
     async def load(self, load: Load, policies: RetryPolicies | None = None) -> Loaded:
         return await self.call(lambda driver: driver.load(load), policies)

@@ -84,24 +84,41 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What a reader has: every item visible at this version, the last of them at or below ``seq``."""
+
+    version: Version
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Read the manifest and the newest ``limit`` visible items (None: all) in one statement.
 
-    ``ages`` also reads when each item was stored.
+    Attributes:
+        ages: Read also when each item was stored.
+        known: Read only the items behind it, if only appends came since: the epoch is the same, and the op
+            row of its version still has its nonce. Not together with a limit or ages.
     """
 
     session_id: str
     limit: int | None = None
     ages: bool = False
+    known: Known | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a load found: rows of (seq, text), oldest first, and with ``ages`` a moment for each row."""
+    """What a load found: rows of (seq, text), oldest first, and with ``ages`` a moment for each row.
+
+    ``extends`` says that the rows are only those behind what was known.
+    """
 
     row: SessionRow | None
     rows: Sequence[tuple[int, str]]
     created_at: Sequence[datetime] = ()
+    extends: bool = False
 
     @property
     def manifest(self) -> Manifest:

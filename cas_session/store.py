@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cas_session.compactors import CompactFunction, Compactor
     from cas_session.session import CasSession
 
+CACHE_BYTES = 64 * 2**20
 RETAIN = timedelta(days=30)
 FENCE = timedelta(days=7)
 SHORTEST_FENCE = timedelta(days=1)  # must outlive any request that may still be on its way
@@ -63,6 +64,7 @@ class SessionStore:
         migrate: True migrates when opened, False never; None migrates a SQLite file and checks a server.
         retain: How long hidden items can still be read and restored; 0 lets prune take them at once.
         fence: How long a write can be re-sent safely, at least one day.
+        cache_bytes: Memory for what was read, so that reading it again asks only for what is new; 0: none.
         pool_size: Connections at most.
         connect_timeout_s: Seconds for a new connection.
         call_timeout_s: Seconds for one call to the database.
@@ -83,6 +85,7 @@ class SessionStore:
         migrate: bool | None = None,
         retain: timedelta = RETAIN,
         fence: timedelta = FENCE,
+        cache_bytes: int = CACHE_BYTES,
         pool_size: int = 10,
         connect_timeout_s: float = 10,
         call_timeout_s: float = 30,
@@ -95,6 +98,8 @@ class SessionStore:
             raise ValueError(f"retain must not be negative, not {retain}")
         if fence < SHORTEST_FENCE:
             raise ValueError(f"fence must be at least {SHORTEST_FENCE}, not {fence}")
+        if cache_bytes < 0:
+            raise ValueError(f"cache_bytes must be 0 or more, not {cache_bytes}")
         if pool_size < 1:
             raise ValueError(f"pool_size must be at least 1, not {pool_size}")
         if maintenance_interval_s is not None and maintenance_interval_s <= 0:
@@ -106,6 +111,7 @@ class SessionStore:
         self._migrate = migrate
         self._prune = Prune(retain=retain, fence=fence)
         self._call_timeout_s = call_timeout_s
+        self._cache_bytes = cache_bytes
         self._maintenance_interval_s = maintenance_interval_s
         self._maintenance: asyncio.Task[None] | None = None
         self._worker = worker if worker is not None else f"{socket.gethostname()}:{os.getpid()}"
@@ -134,6 +140,7 @@ class SessionStore:
             self._driver,
             policies=self._retry,
             call_timeout_s=self._call_timeout_s,
+            cache_bytes=self._cache_bytes,
             worker=self._worker,
             timing=self._timing,
             hook=self._hook,

@@ -217,12 +217,16 @@ class SessionVerbs:
 
     # -- reads
 
-    async def snapshot(self, *, limit: int | None = None, version: int | None = None) -> Snapshot:
+    async def snapshot(
+        self, *, limit: int | None = None, version: int | None = None, shared: bool = False
+    ) -> Snapshot:
         """Read items and version together.
 
         Args:
             limit: The newest so many items; None for all.
             version: As of this earlier version.
+            shared: The items may be those that other readers of this store get: look, do not change them.
+                Reading a long history again then costs no more than what is new.
 
         Raises:
             VersionNotRetainedError: That version is erased, or older than ``retain``.
@@ -234,17 +238,15 @@ class SessionVerbs:
             loaded = await self._backend.call(
                 lambda driver: driver.load_as_of(self.session_id, version), self._retry
             )
-            rows = (
-                loaded.rows
-                if limit is None
-                else loaded.rows[len(loaded.rows) - min(limit, len(loaded.rows)) :]
-            )
+            newest = loaded.rows if limit is None else loaded.rows[max(0, len(loaded.rows) - limit) :]
+            items = codec.decode(self.session_id, newest)
+        elif limit is None:
+            loaded, items = await self._backend.read_all(self.session_id, shared=shared, policies=self._retry)
+            self._was_read(loaded, items, whole=True)
         else:
             loaded = await self._load(Load(self.session_id, limit))
-            rows = loaded.rows
-        items = codec.decode(self.session_id, rows)
-        if version is None:
-            self._was_read(loaded, items, whole=limit is None or limit >= loaded.manifest.item_count)
+            items = codec.decode(self.session_id, loaded.rows)
+            self._was_read(loaded, items, whole=limit >= loaded.manifest.item_count)
         return Snapshot(self.session_id, items, loaded.manifest.version, loaded.manifest.epoch)
 
     async def version(self) -> Version:
@@ -363,6 +365,7 @@ class SessionVerbs:
     ) -> Version:
         clear = Clear(**self._identity(kind, op_id, expected_version), delete=kind == "delete")
         backend = self._backend
+        backend.cache.drop(self.session_id)
         landed = await backend.write(
             kind, clear, lambda driver, sending: driver.clear(sending), self._budgets(policy)
         )

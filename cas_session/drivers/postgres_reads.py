@@ -18,6 +18,31 @@ UNION ALL
 )
 """
 
+# As LOAD, behind what the reader knows: $2 its last seq, $3 its version, $4 the nonce, $5 the epoch. The JSON
+# says whether the rows extend it: only appends came since, and no failover lost a write of it.
+LOAD_BEHIND = """
+WITH s AS MATERIALIZED (
+    SELECT
+        t.*,
+        t.version = $3::bigint AND t.nonce = $4::text OR t.epoch = $5::bigint AND EXISTS (
+            SELECT FROM cas_session_op o
+            WHERE o.session_id = $1::text AND o.version = $3::bigint AND o.nonce = $4::text
+        ) AS extends
+    FROM cas_session t
+    WHERE t.session_id = $1::text
+)
+SELECT NULL::bigint, row_to_json(s)::text FROM s
+UNION ALL
+(
+    SELECT i.seq, i.data
+    FROM s, cas_session_item i
+    WHERE i.session_id = $1::text AND i.popped IS NULL
+        AND i.seq >= CASE WHEN s.extends THEN greatest(s.low_seq, $2::bigint + 1) ELSE s.low_seq END
+        AND (i.seq > s.base_seq OR i.gen = s.base_gen)
+    ORDER BY i.seq DESC
+)
+"""
+
 # As LOAD, with the moment of each item.
 LOAD_WITH_AGES = """
 WITH s AS MATERIALIZED (SELECT * FROM cas_session WHERE session_id = $1::text)

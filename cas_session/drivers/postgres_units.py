@@ -20,6 +20,7 @@ from cas_session.driver import (
     FinishCompaction,
     GroupRefusedError,
     Kind,
+    Known,
     Landed,
     ListSessions,
     Load,
@@ -71,6 +72,8 @@ class Current(NamedTuple):
 
 async def load(link: Link, load: Load) -> Loaded:
     """Version and items in one statement."""
+    if load.known is not None:
+        return await _load_behind(link, load.session_id, load.known)
     sql = reads.LOAD_WITH_AGES if load.ages else reads.LOAD
     rows = await link.rows(sql, load.session_id, _bounded(load.limit))
     if not rows:
@@ -81,6 +84,17 @@ async def load(link: Link, load: Load) -> Loaded:
         items = [(seq, text) for seq, text, _ in newest_first]
         return Loaded(session, items, [created_at for _, _, created_at in newest_first])
     return Loaded(session, [(seq, text) for seq, text in newest_first])
+
+
+async def _load_behind(link: Link, session_id: str, known: Known) -> Loaded:
+    version = known.version
+    rows = await link.rows(reads.LOAD_BEHIND, session_id, known.seq, int(version), version.nonce, known.epoch)
+    if not rows:
+        return Loaded(None, ())
+    session = json.loads(rows[0][1])
+    return Loaded(
+        _session_of_json(session), [(seq, text) for seq, text in rows[:0:-1]], extends=session["extends"]
+    )
 
 
 async def load_as_of(link: Link, session_id: str, version: int) -> Loaded:

@@ -9,6 +9,7 @@ from typing import Any
 from cas_session.driver import (
     NO_SESSION,
     CompactionRow,
+    Known,
     ListSessions,
     Load,
     Loaded,
@@ -30,6 +31,12 @@ def load(raw: sqlite3.Connection, load: Load) -> Loaded:
     row = read_session(raw, load.session_id)
     if row is None:
         return Loaded(None, [])
+    if load.known is not None and is_ancestor(raw, row, load.known):
+        session_id, low_seq, base_seq, base_gen = visible(row)
+        behind = (session_id, max(low_seq, load.known.seq + 1), base_seq, base_gen, -1)
+        rows = fetch_items(raw, session_id, sql.READ_ITEMS, behind)
+        rows.reverse()
+        return Loaded(row, rows, extends=True)
     limit = -1 if load.limit is None else min(load.limit, LARGEST)
     statement = sql.READ_ITEMS_WITH_AGES if load.ages else sql.READ_ITEMS
     found = fetch_items(raw, load.session_id, statement, (*visible(row), limit))
@@ -37,6 +44,17 @@ def load(raw: sqlite3.Connection, load: Load) -> Loaded:
     if load.ages:
         return Loaded(row, [(seq, text) for seq, text, _ in found], [to_moment(at) for _, _, at in found])
     return Loaded(row, found)
+
+
+def is_ancestor(raw: sqlite3.Connection, row: SessionRow, known: Known) -> bool:
+    """Whether only appends came since what is known, and none of its writes was lost by a failover."""
+    version = row.manifest.version
+    if known.version == version and known.version.nonce == version.nonce:
+        return True
+    if known.epoch != row.manifest.epoch:
+        return False
+    op = op_of_version(raw, row.session_id, known.version)
+    return op is not None and op.manifest.version.nonce == known.version.nonce
 
 
 def load_as_of(raw: sqlite3.Connection, session_id: str, version: int) -> Loaded:
