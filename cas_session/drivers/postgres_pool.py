@@ -90,7 +90,7 @@ class Pool(Protocol):
         """
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction of SQLAlchemy's, for migrations. Whoever waited for a lock in it sees what was done."""
+        """A transaction of SQLAlchemy's, for migrations. Whoever waits in it then sees what was done."""
 
 
 class OwnPool:
