@@ -157,6 +157,20 @@ async def test_ages_give_a_moment_for_each_row(driver: Driver, s: str, limit: in
         assert abs(moment - loaded.row.updated_at) < timedelta(hours=1)
 
 
+@pytest.mark.parametrize("limit", [None, 0, 2, 9])
+async def test_a_read_with_ages_gives_the_same_rows(driver: Driver, s: str, limit: int | None) -> None:
+    await send(driver, append(s, "a", "b", "c"))
+    await send(driver, pop(s))
+    await send(driver, compact(s, prefix_of(await load(driver, s), 1), "x", "y"))
+    await send(driver, append(s, "d", "e"))
+    await send(driver, pop(s))
+
+    plain, aged = await load(driver, s, limit=limit), await load(driver, s, limit=limit, ages=True)
+
+    assert (aged.row, list(aged.rows)) == (plain.row, list(plain.rows))
+    assert len(aged.created_at) == len(aged.rows)
+
+
 async def test_ages_of_a_session_that_does_not_exist_are_none(driver: Driver, s: str) -> None:
     loaded = await load(driver, s, ages=True)
 
