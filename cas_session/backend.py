@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from cas_session import events
 from cas_session.cache import ReadCache, Reading
-from cas_session.driver import Append, Driver, Kind, Landed, Load, Loaded, Pop, Write
+from cas_session.driver import Append, CancelledUnitError, Driver, Kind, Landed, Load, Loaded, Pop, Write
 from cas_session.errors import StorageUnavailableError, StoreClosedError, WriteOutcomeUnknownError
 from cas_session.retry import RetryPolicies, RetryPolicy, Timing, retry
 from cas_session.snapshot import Item
@@ -74,6 +74,9 @@ class Backend:
         self._calls -= 1
         if not self._calls:
             self._idle.set()
+        if exc_type is CancelledUnitError:
+            # Its outcome was told as an event. asyncio.timeout of Python 3.11 knows no subclass.
+            raise asyncio.CancelledError from None
 
     async def call(self, verb: Callable[[Driver], Awaitable[T]], policies: RetryPolicies | None = None) -> T:
         """Make a call that may be made again: a read, or a write that has no op_id and does no harm twice.
@@ -155,7 +158,8 @@ class Backend:
                     await asyncio.wait(late)
             await self._idle.wait()
         await self._writer.drain()
-        await self.driver.close()
+        with self:
+            await self.driver.close()
 
 
 @lru_cache

@@ -148,7 +148,7 @@ class CompactionRun:
         except asyncio.CancelledError:
             if not self._report.landed:
                 await settle(self._finish("cancelled"))
-            raise
+            raise asyncio.CancelledError from None  # not the unit's own, which asyncio.timeout does not know
         except _Stop as stop:
             await self._finish(stop.status, stop.error, blockers=stop.blockers)
         except (VersionConflictError, _Moved) as error:
