@@ -137,8 +137,12 @@ async def test_a_timeout_around_a_write_is_a_timeout(store: SessionStore) -> Non
     """asyncio.timeout of Python 3.11 turns a CancelledError into a TimeoutError, but no subclass of it."""
     session = store.session("s")
     await session.append([{"n": 1}])
+
+    async def without_time(write: Callable[[], Awaitable[Any]]) -> None:
+        async with asyncio.timeout(0):
+            await write()
+            await asyncio.sleep(60)
+
     for write in (lambda: session.append([{"n": 2}]), session.pop, session.clear, session.delete):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await write()
-                await asyncio.sleep(60)
+            await without_time(write)
