@@ -127,9 +127,21 @@ async def test_a_version_with_another_nonce_conflicts_though_the_number_matches(
 
     error = await conflict(driver, write(kind, read, expected=Version(1, "0123456789abcdef")))
 
-    assert error.actual == 1
+    assert (error.actual, error.change) == (1, "rewritten")
     assert error.actual.nonce == read.manifest.version.nonce
     assert await everything(driver, s) == before
+
+
+async def test_a_version_of_another_history_was_rewritten_though_only_appends_came_after_its_number(
+    driver: Driver, s: str
+) -> None:
+    """After a failover that lost writes its items are not those of the version with this number."""
+    await send(driver, append(s, "a"))
+    await send(driver, append(s, "b"))
+
+    error = await conflict(driver, append(s, "c", expected=Version(1, "0123456789abcdef")))
+
+    assert (error.actual, error.change) == (2, "rewritten")
 
 
 @pytest.mark.parametrize("expected", [9, 2**70, -1])
@@ -140,7 +152,7 @@ async def test_a_version_that_cannot_be_conflicts(driver: Driver, s: str, kind: 
 
     error = await conflict(driver, write(kind, await load(driver, s), expected=expected))
 
-    assert (error.expected, error.actual) == (expected, 1)
+    assert (error.expected, error.actual, error.change) == (expected, 1, "rewritten")
     assert await everything(driver, s) == before
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from cas_session.driver import Chain, Driver, GroupRefusedError
-from tests.conformance.writes import append, everything, load, operations, resent, send, texts, texts_of
+from tests.conformance.writes import (
+    append,
+    delete,
+    everything,
+    load,
+    operations,
+    resent,
+    send,
+    texts,
+    texts_of,
+)
 
 
 async def test_the_members_of_a_group_land_in_order_as_contiguous_blocks(driver: Driver, s: str) -> None:
@@ -62,6 +72,17 @@ async def test_a_group_creates_the_session_with_the_owner_of_its_first_member(dr
 
     assert row is not None
     assert (row.owner, row.metadata) == ("ann", '{"k":1}')
+
+
+async def test_a_group_revives_a_tombstone_with_the_owner_of_its_first_member(driver: Driver, s: str) -> None:
+    await send(driver, append(s, "old", owner="eve", metadata='{"k":0}'))
+    await send(driver, delete(s))
+    await driver.append([append(s, "a", owner="ann"), append(s, "b", owner="bob", metadata='{"k":2}')])
+    row = (await load(driver, s)).row
+
+    assert row is not None
+    assert (row.deleted_at, row.owner, row.metadata) == (None, "ann", None)
+    assert await texts(driver, s) == ["a", "b"]
 
 
 async def test_a_group_keeps_the_chain(driver: Driver, s: str) -> None:

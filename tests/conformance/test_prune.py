@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from cas_session.driver import Driver, FinishCompaction, Prune
-from cas_session.errors import OperationMismatchError, VersionNotRetainedError
+from cas_session.errors import OperationMismatchError, VersionConflictError, VersionNotRetainedError
 from tests.conformance.database import Database
 from tests.conformance.writes import (
     append,
@@ -219,6 +219,36 @@ async def test_a_running_attempt_keeps_the_op_row_that_it_needs(
     assert [int(row.manifest.version) for row in await operations(driver, s)] == [5, 4, 1]
     assert landed.found_version == 4
     assert await texts(driver, s) == ["x", "c", "d", "e"]
+
+
+async def test_a_plan_whose_op_row_was_pruned_conflicts(driver: Driver, database: Database, s: str) -> None:
+    """Nobody can tell any more that it is an ancestor."""
+    await send(driver, append(s, "a", "b"))
+    read = await load(driver, s)
+    await send(driver, append(s, "c"))
+    await database.age_writes(s, YEAR, through=2)
+    await prune(driver)
+    before = await everything(driver, s)
+
+    with pytest.raises(VersionConflictError) as caught:
+        await send(driver, compact(s, prefix_of(read, 2), "x"))
+
+    assert (caught.value.expected, caught.value.actual, caught.value.change) == (1, 2, "rewritten")
+    assert await everything(driver, s) == before
+
+
+async def test_what_came_after_a_version_whose_op_row_was_pruned_counts_as_a_rewrite(
+    driver: Driver, database: Database, s: str
+) -> None:
+    await send(driver, append(s, "a"))
+    await send(driver, append(s, "b"))
+    await database.age_writes(s, YEAR, through=2)
+    await prune(driver)
+
+    with pytest.raises(VersionConflictError) as caught:
+        await send(driver, append(s, "c", expected=1))
+
+    assert (caught.value.actual, caught.value.change) == (2, "rewritten")
 
 
 async def test_a_write_within_the_fence_is_known_again_after_prune(driver: Driver, s: str) -> None:

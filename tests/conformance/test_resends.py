@@ -87,6 +87,23 @@ async def test_a_write_sent_again_after_writes_of_others_returns_its_first_resul
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_write_sent_again_after_a_clear_brings_nothing_back(
+    driver: Driver, s: str, kind: Kind
+) -> None:
+    await send(driver, append(s, "a", "b"))
+    sent = write(kind, await load(driver, s))
+    first = await send(driver, sent)
+    await send(driver, clear(s))
+    before = await everything(driver, s)
+
+    again = await send(driver, resent(sent))
+
+    assert again.manifest == first.manifest
+    assert again.item is None
+    assert await everything(driver, s) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_conditional_write_sent_again_has_landed_and_does_not_conflict_with_itself(
     driver: Driver, s: str, kind: Kind
 ) -> None:
