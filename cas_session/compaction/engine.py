@@ -71,6 +71,10 @@ class _Stop(Exception):
         self.blockers = blockers
 
 
+class _Misuse(ValueError):
+    """The caller's mistake, and not a fault in an answer."""
+
+
 class _Moved(Exception):
     """Nothing was paid: plan again."""
 
@@ -158,7 +162,7 @@ class CompactionRun:
             await self._finish("unsupported" if unsupported else "failed", _words(error))
             if self._policy.on_error == "raise":
                 raise
-        except ValueError:  # misuse
+        except _Misuse:
             raise
         except Exception as error:  # a fault of ours, or in an answer, must not end a turn that is stored
             events.logger.exception("session %r: the compaction failed", self._session_id)
@@ -244,7 +248,7 @@ class CompactionRun:
             self._state.acknowledge(loaded)
             if self._has_response:
                 raise _Stop("conflict", "the session was rewritten after the response was recorded")
-            raise ValueError(
+            raise _Misuse(
                 "compaction in previous_response_id mode requires a response_id of the history as it is now: "
                 "none was given since the session was last rewritten"
             )
