@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -201,6 +202,30 @@ async def test_whatever_a_compactor_raises_ends_in_the_report(scene: Scene, erro
 
     assert (report.status, row.decision) == ("failed", "failed")
     assert row.error
+    assert (await session.snapshot()).items == turns(12)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom")])
+async def test_an_answer_that_breaks_while_it_is_read_ends_in_the_report(
+    scene: Scene, error: Exception
+) -> None:
+    """Such as a model of another SDK that does not validate; and no lease is left behind."""
+
+    class Broken:
+        def model_dump(self, **_: object) -> dict[str, object]:
+            raise error
+
+    async def compact(request: CompactionRequest) -> list[Any]:
+        return [Broken()]
+
+    session = scene.store.session("s", compactor=compact)
+    await session.append(turns(12))
+
+    report = await session.compact()
+    (row,) = await session.compactions()
+
+    assert (report.status, row.status, row.decision) == ("failed", "done", "failed")
+    assert "boom" in (report.error or "")
     assert (await session.snapshot()).items == turns(12)
 
 
