@@ -443,6 +443,7 @@ DELETE FROM cas_session_compaction
 """
 
 # The newest op row stays, and the one that a running attempt was planned from.
+# An op row is the key to its version's items, which were current until the next write: it counts from there.
 DELETE_OPS = """
 DELETE FROM cas_session_op
  WHERE rowid IN (SELECT o.rowid
@@ -451,6 +452,11 @@ DELETE FROM cas_session_op
                   WHERE s.session_id = :session_id
                     AND o.version < s.version
                     AND o.created_at <= :op_cutoff
+                    AND NOT EXISTS (SELECT 1
+                                      FROM cas_session_op AS n
+                                     WHERE n.session_id = o.session_id
+                                       AND n.version = o.version + 1
+                                       AND n.created_at > :op_cutoff)
                     AND NOT EXISTS (SELECT 1
                                       FROM cas_session_compaction AS c
                                      WHERE c.session_id = s.session_id

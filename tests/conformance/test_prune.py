@@ -95,19 +95,35 @@ async def test_pruned_versions_are_refused_whole(driver: Driver, s: str) -> None
 
 @pytest.mark.parametrize("old", range(1, 6))
 async def test_retain_counts_from_the_hiding(driver: Driver, database: Database, s: str, old: int) -> None:
-    """What was hidden long ago goes; what was visible since stays, however long ago it was written."""
+    """What was hidden long ago goes; what was visible since stays, however long ago it was written.
+
+    Version ``old`` was current until the write after it, so its items and its op row, the key to them, stay.
+    """
     await _with_a_past(driver, s)
-    kept = {version: texts_of(await driver.load_as_of(s, version)) for version in range(old + 1, 7)}
+    kept = {version: texts_of(await driver.load_as_of(s, version)) for version in range(old, 7)}
     await database.age_writes(s, LONG_AGO, through=old)
 
     await prune(driver)
 
     for version, items in kept.items():
         assert texts_of(await driver.load_as_of(s, version)) == items
-    for version in range(1, old + 1):
+    for version in range(1, old):
         with pytest.raises(VersionNotRetainedError) as caught:
             await driver.load_as_of(s, version)
         assert caught.value.reason == "pruned"
+
+
+async def test_a_conversation_that_rested_longer_than_retain_can_be_restored_after_its_compaction(
+    driver: Driver, database: Database, s: str
+) -> None:
+    await send(driver, append(s, "a", "b", "c"))
+    await database.age_writes(s, LONG_AGO, through=1)
+    await send(driver, compact(s, prefix_of(await load(driver, s), 3), "short"))
+
+    await prune(driver)
+    await send(driver, restore(s, 1, expected=2))
+
+    assert await texts(driver, s) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +200,7 @@ async def test_op_rows_live_for_the_longer_of_fence_and_retain(
     old = [int(row.manifest.version) for row in await operations(driver, s)]
 
     assert young == [6, 5, 4, 3, 2, 1]
-    assert old == [6, 5, 4]
+    assert old == [6, 5, 4, 3]  # version 3 was current until the young version 4
 
 
 async def test_the_newest_op_row_of_a_session_always_stays(
@@ -216,7 +232,7 @@ async def test_a_running_attempt_keeps_the_op_row_that_it_needs(
     await prune(driver)
     landed = await send(driver, compact(s, prefix_of(read, 2), "x"))
 
-    assert [int(row.manifest.version) for row in await operations(driver, s)] == [5, 4, 1]
+    assert [int(row.manifest.version) for row in await operations(driver, s)] == [5, 4, 3, 1]
     assert landed.found_version == 4
     assert await texts(driver, s) == ["x", "c", "d", "e"]
 
