@@ -153,8 +153,12 @@ class CasSession(SessionVerbs):
             behind=behind,
             wrapper=wrapper,
         )
+
+        async def unattended() -> None:
+            self._log_refusal(await compaction.run_unattended(), behind)
+
         if self._policy.background:
-            self._backend.spawn(compaction.run_unattended())
+            self._backend.spawn(unattended())
         else:
             self._log_refusal(await compaction.run(), behind)
 

@@ -68,9 +68,11 @@ class ChainState:
             self.alone = False
 
     def acknowledge(self, loaded: Loaded) -> None:
-        """The caller was told that its response is void: what it names next is newer than this state."""
-        if not self.of_run:  # a run goes on with what it read
-            self.read_epoch = None
+        """The caller was told that its response is void: what it names next is newer than this state.
+
+        A run knows nothing from then on: it goes on with what it read before the rewrite.
+        """
+        self.read_epoch = None
         self.version = None
         self.whole = False
         self.alone = False

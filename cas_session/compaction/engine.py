@@ -171,7 +171,7 @@ class CompactionRun:
                 raise
         return self._report
 
-    async def run_unattended(self) -> None:
+    async def run_unattended(self) -> CompactionReport:
         """Compact with nobody to wait for it: what goes wrong is told as an event only."""
         try:
             await self.run()
@@ -179,6 +179,7 @@ class CompactionRun:
             pass  # told already, and raised for a caller that is not there
         except Exception as error:  # noqa: BLE001  # nobody would take it
             await self._finish("failed", _words(error))
+        return self._report
 
     async def defer(self) -> None:
         """Record and mark the response if a compaction is due; its tool outputs are still to be answered."""

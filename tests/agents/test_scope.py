@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from agents.run_internal.items import (
     deduplicate_input_items_preferring_latest,
     drop_orphan_function_calls,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
@@ -236,6 +237,29 @@ async def test_in_background_mode_a_filter_counts_as_well(
     assert endpoint.compact_requests == []
 
 
+async def test_a_wrapper_that_reads_another_session_too_counts_this_one_alone(
+    store: SessionStore, client: AsyncOpenAI, agent: Agent[None]
+) -> None:
+    """What the other session read is no part of the run's history here."""
+    session, notes = compacting_session(store, client), store.session("notes")
+    await session.append(turns(3))
+    await notes.append(turns(10))
+
+    class WithNotes:
+        session_id = "talk"
+        session_settings = None
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(session, name)
+
+        async def get_items(self, limit: int | None = None) -> list[Any]:
+            items = await session.get_items(limit)
+            await notes.get_items()
+            return items
+
+    assert await status_of(session, turn(agent, "hello", WithNotes())) == "applied"  # type: ignore[arg-type]
+
+
 async def test_by_hand_nothing_counts_as_withheld(session: CasSession, agent: Agent[None]) -> None:
     """Whoever calls compact means the history."""
     await session.append(turns(3))
@@ -244,13 +268,20 @@ async def test_by_hand_nothing_counts_as_withheld(session: CasSession, agent: Ag
     assert (await session.compact()).status == "applied"
 
 
+@pytest.mark.parametrize("background", [False, True], ids=["awaited", "in the background"])
 async def test_it_is_logged_once_a_run(
-    session: CasSession, agent: Agent[None], caplog: pytest.LogCaptureFixture
+    store: SessionStore,
+    session: CasSession,
+    agent: Agent[None],
+    caplog: pytest.LogCaptureFixture,
+    background: bool,
 ) -> None:
     """At info, with the words that say what to do."""
+    session._policy = replace(session._policy, background=background)
     await session.append(turns(3))
     with caplog.at_level(logging.INFO, logger="cas_session"):
         await turn(agent, "hello", session, config=FILTERS["call_model_input_filter"])
+        await store.aclose()
 
     [record] = [record for record in caplog.records if record.name == "cas_session"]
     assert record.levelno == logging.INFO
@@ -311,6 +342,7 @@ def items_of_a_history() -> st.SearchStrategy[Item]:
     return st.one_of(call, nameless, thought, spoken)
 
 
+@settings(deadline=None)
 @given(st.lists(items_of_a_history(), max_size=12))
 def test_no_more_items_are_expected_than_the_runner_sends(items: list[Item]) -> None:
     """Too many would switch compaction off; and as many where nothing is broken."""
@@ -325,6 +357,7 @@ def test_no_more_items_are_expected_than_the_runner_sends(items: list[Item]) -> 
         assert expected == len(sent)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.dictionaries(
