@@ -105,6 +105,21 @@ async def test_a_clear_between_read_and_recording_makes_the_id_void(scene: Scene
     assert (await session.snapshot()).items == said("and more")
 
 
+async def test_a_void_id_does_not_follow_the_chain_that_another_worker_recorded_since(scene: Scene) -> None:
+    session = scene.session(mode="previous_response_id")
+    await scene.respond(session, "secret")
+    response_id = await scene.respond_without_storing("and more")
+    foreign = scene.session(store=scene.other)
+    await foreign.clear()
+    newer = await scene.respond(foreign, "a new beginning")
+    await foreign.run_compaction({"response_id": newer})
+
+    report = await session.compact(response_id=response_id, force=True)
+
+    assert (report.status, scene.requests) == ("conflict", [])
+    assert (await scene.chain()).response_id == newer
+
+
 async def test_a_clear_between_read_and_recording_makes_auto_use_the_items(scene: Scene) -> None:
     session = scene.session()
     await scene.respond(session, "secret")
@@ -422,12 +437,21 @@ async def test_a_response_that_the_provider_does_not_have_fails_where_the_chain_
     assert (await session.snapshot()).items == turns(5)
 
 
-async def test_after_a_conflict_the_next_attempt_sends_the_items(scene: Scene) -> None:
-    session = scene.session(CompactionPolicy(trigger=lambda context: True))
+@pytest.mark.parametrize("mode", ["auto", EXPLICIT])
+@pytest.mark.parametrize("conflict", ["an append", "a pop"])
+async def test_after_a_conflict_the_next_attempt_sends_the_items(
+    scene: Scene, mode: str, conflict: str
+) -> None:
+    """Also where the chain would still be good: an append does not end it."""
+    policy = CompactionPolicy.strict(trigger=lambda context: True)
+    session = scene.session(policy, mode=mode)  # type: ignore[arg-type]
     await session.append(turns(5))
     response_id = await scene.respond(session, "hello")
 
-    report = await scene.compact_while(session, scene.foreign.pop, response_id=response_id)
+    async def write() -> None:
+        await (scene.foreign.append(said("late")) if conflict == "an append" else scene.foreign.pop())
+
+    report = await scene.compact_while(session, write, response_id=response_id)
 
     assert (report.status, scene.modes) == ("applied", [EXPLICIT, "input"])
 
