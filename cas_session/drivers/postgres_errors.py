@@ -160,4 +160,4 @@ def _of_asyncpg(error: DBAPIError) -> BaseException:
 
 
 def _text(what: str, error: BaseException) -> str:
-    return f"{what}: {error or type(error).__name__}"
+    return f"{what}: {str(error) or type(error).__name__}"

@@ -164,6 +164,10 @@ class EnginePool:
         with connecting():
             async with asyncio.timeout(self._call_timeout_s):
                 raw = await self._engine.raw_connection()
+                # SQLAlchemy sees that a connection died only when it runs a statement itself.
+                while raw.driver_connection is not None and raw.driver_connection.is_closed():
+                    await greenlet_spawn(raw.invalidate)
+                    raw = await self._engine.raw_connection()
         return _EngineLink(raw, self._call_timeout_s)
 
     @asynccontextmanager
@@ -180,7 +184,8 @@ class _OwnLink(Link):
 
     async def give_back(self) -> None:
         if self._is_broken:
-            self.connection.terminate()
+            with suppress(asyncpg.InterfaceError):  # it was ended and taken from us already
+                self.connection.terminate()
         with suppress(Exception):  # asyncpg ends a connection that it cannot take back
             await self._pool.release(self.connection)
 
