@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cas_session.driver import NO_CHAIN, Chain, Clear, Driver, FinishCompaction, Kind, Write
+from cas_session.driver import NO_CHAIN, Chain, Clear, Driver, FinishCompaction, Kind, Prune, Write
 from cas_session.errors import SessionNotFoundError, VersionConflictError
 from tests.conformance.database import Database
 from tests.conformance.writes import (
@@ -116,6 +116,37 @@ async def test_remove_erased_takes_digests_and_texts_of_attempts_from_before(
 
     assert (row.source_digest, row.output_digest, row.error) == (None, None, None)
     assert row.decision == "failed"
+
+
+@pytest.mark.parametrize("by", ["remove_erased", "prune"])
+async def test_attempts_since_the_erase_keep_their_digests_and_texts(driver: Driver, s: str, by: str) -> None:
+    await send(driver, append(s, "a"))
+    await send(driver, clear(s))
+    landed = await send(driver, append(s, "b"))
+    attempt = begin(s, landed.manifest)
+    await driver.begin_compaction(attempt)
+    await driver.finish_compaction(
+        FinishCompaction(attempt_id=attempt.attempt_id, decision="failed", output_digest=b"d", error="why")
+    )
+
+    if by == "prune":
+        await driver.prune(Prune(retain=timedelta(0), fence=timedelta(days=1)))
+    else:
+        await driver.remove_erased(s)
+    (row,) = await driver.compactions(s, limit=10)
+
+    assert (row.source_digest, row.output_digest, row.error) == (b"source digest", b"d", "why")
+
+
+async def test_remove_erased_of_one_session_keeps_the_digests_of_another(driver: Driver, s: str) -> None:
+    landed = await send(driver, append("conversation-2", "theirs"))
+    await driver.begin_compaction(begin("conversation-2", landed.manifest))
+    await send(driver, clear(s))
+
+    await driver.remove_erased(s)
+    (row,) = await driver.compactions("conversation-2", limit=10)
+
+    assert row.source_digest == b"source digest"
 
 
 async def test_a_delete_leaves_a_tombstone(driver: Driver, s: str) -> None:
