@@ -143,7 +143,7 @@ async def retry(
 
 
 class _Ledger:
-    """What one loop has spent, policy by policy."""
+    """What one loop has spent, kind of failure by kind of failure."""
 
     def __init__(
         self,
@@ -157,8 +157,10 @@ class _Ledger:
         self._budget_of = budget_of
         self._timing = timing
         self._policy = policy
-        self._spent: dict[RetryPolicy, int] = {}
-        self._since: dict[RetryPolicy, float] = {}
+        # By kind of failure too: two budgets may be of equal value, and still count apart.
+        self._kind: tuple[type[BaseException], RetryPolicy] = (type(first), policy)
+        self._spent: dict[tuple[type[BaseException], RetryPolicy], int] = {}
+        self._since: dict[tuple[type[BaseException], RetryPolicy], float] = {}
 
     def may_go_on(self, error: BaseException) -> bool:
         self.failures += 1
@@ -169,19 +171,20 @@ class _Ledger:
                 return False
             policy = judged
         self._policy = policy
-        self._spent[policy] = self._spent.get(policy, 0) + 1
-        self._since.setdefault(policy, self._timing.clock())
+        self._kind = (type(error), policy)
+        self._spent[self._kind] = self._spent.get(self._kind, 0) + 1
+        self._since.setdefault(self._kind, self._timing.clock())
         return True
 
     def wait_s(self, _: RetryCallState) -> float:
         policy = self._policy
-        exponent = min(self._spent[policy] - 1, 64)  # a float overflows at 1024
+        exponent = min(self._spent[self._kind] - 1, 64)  # a float overflows at 1024
         wait = min(policy.wait_max_s, policy.wait_initial_s * policy.factor**exponent)
         return wait * self._timing.random() if policy.jitter else wait
 
     def is_spent(self, state: RetryCallState) -> bool:
         policy = self._policy
-        if policy.max_attempts is not None and self._spent[policy] >= policy.max_attempts:
+        if policy.max_attempts is not None and self._spent[self._kind] >= policy.max_attempts:
             return True
-        elapsed = self._timing.clock() - self._since[policy]
+        elapsed = self._timing.clock() - self._since[self._kind]
         return policy.deadline_s is not None and elapsed + state.upcoming_sleep > policy.deadline_s

@@ -286,6 +286,8 @@ def _driver_of(
         case "sqlite":
             from cas_session.drivers.sqlite import SqliteDriver
 
+            if not isinstance(source, URL) and address.database in (None, "", ":memory:"):
+                raise ConfigurationError("an engine over a database in memory cannot be shared: give its URL")
             return SqliteDriver(
                 address.database or ":memory:",
                 synchronous=_synchronous(address),
@@ -320,7 +322,9 @@ def _checked_engine(engine: AsyncEngine) -> AsyncEngine:
 
 
 def _synchronous(address: URL) -> Literal["FULL", "NORMAL"]:
-    """``?synchronous=NORMAL`` trades the last commits before a power cut for speed."""
+    """``?synchronous=NORMAL`` trades the last commits before a power cut for speed; there are no others."""
+    if unknown := address.query.keys() - {"synchronous"}:
+        raise ConfigurationError(f"a SQLite URL takes only ?synchronous=FULL|NORMAL, not {sorted(unknown)}")
     named = str(address.query.get("synchronous", "FULL")).upper()
     if named not in ("FULL", "NORMAL"):
         raise ConfigurationError(f"synchronous is FULL or NORMAL, not {named!r}")

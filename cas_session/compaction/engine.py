@@ -182,11 +182,17 @@ class CompactionRun:
         return self._report
 
     async def defer(self) -> None:
-        """Record and mark the response if a compaction is due; its tool outputs are still to be answered."""
+        """Mark that a compaction is owed, if one is due: the response's tool outputs are still to be answered.
+
+        The response itself is not recorded: it does not know the outputs.
+        """
         loaded = await self._load()
         items = codec.decode(self._session_id, loaded.rows)
-        if not holds_envelope(items) and self._is_due(loaded, items):
-            await self._record(deferred=True)
+        if self._response is None or holds_envelope(items) or not self._is_due(loaded, items):
+            return
+        marked = self._state.marked(self._response[0], loaded)
+        if await self._tell(lambda driver: driver.record_chain(self._session_id, marked)):
+            self._state.chain = marked
 
     async def plan(self) -> Plan | CompactionReport:
         """What `run` would do now: the plan, or the report that it would end with. Nothing is written."""
@@ -205,24 +211,29 @@ class CompactionRun:
 
     # -- plan
 
-    async def _record(self, *, deferred: bool = False) -> None:
-        """Write the response that the caller named into the session row, unless a rewrite made it void."""
+    async def _record(self) -> None:
+        """Write the response that the caller named into the session row, if it may stand for the history."""
         if self._response is None:
             return
         response_id, stored = self._response
+        explicit = self._mode == "previous_response_id"
         loaded = await self._backend.load(Load(self._session_id, 0), self._policies)
-        chain = self._state.to_record(response_id, stored, deferred=deferred, loaded=loaded)
-        if (
-            chain is not None
-            and response_id != self._state.void_id
-            and await self._tell(lambda driver: driver.record_chain(self._session_id, chain))
-        ):
-            self._state.chain = chain
+        if self._withheld(loaded.manifest.item_count):
+            if explicit:
+                raise _Stop("withheld", WITHHELD)
             return
-        self._state.void_id = response_id
-        self._state.acknowledge(loaded)
-        if self._mode == "previous_response_id" and not deferred:
-            why = "the session was rewritten after it was begun" if chain else "the run was begun elsewhere"
+        chain = self._state.to_record(response_id, stored, loaded)
+        why = "its run did not read the whole history here"
+        if chain is not None:
+            if response_id != self._state.void_id and await self._tell(
+                lambda driver: driver.record_chain(self._session_id, chain)
+            ):
+                self._state.chain = chain
+                return
+            self._state.void_id = response_id
+            self._state.acknowledge(loaded)
+            why = "the session was rewritten after it was begun"
+        if explicit:
             raise _Stop("conflict", f"response {response_id} cannot stand for the history: {why}")
 
     async def _load(self) -> Loaded:
@@ -420,6 +431,7 @@ class CompactionRun:
     def _budget_of(self, error: Exception) -> RetryPolicy | None:
         """Whether this failure is worth another plan, and after which wait."""
         if isinstance(error, _Moved):
+            self._again, self._force = True, False  # what was forced is gone with the rewrite
             return AT_ONCE
         if self._calls >= self._policy.max_model_calls or self._has_spent_its_tokens():
             return None

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from cas_session import (
     CasSession,
@@ -431,3 +432,14 @@ async def test_a_path_that_is_no_database_is_named(tmp_path: Path, path: str, wo
 
 def _content(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("option", ["synchronus=NORMAL", "mode=ro", "uri=true", "synchronous=OFF"])
+def test_an_option_that_a_sqlite_url_does_not_have_is_refused(option: str) -> None:
+    with pytest.raises(ConfigurationError, match="synchronous"):
+        SessionStore(f"sqlite:///chat.db?{option}")
+
+
+def test_an_engine_over_a_database_in_memory_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="give its URL"):
+        SessionStore(create_async_engine("sqlite+aiosqlite://"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cas_session import RetryPolicies, RetryPolicy
+from cas_session import RetryPolicies, RetryPolicy, StorageUnavailableError, WriteOutcomeUnknownError
 from cas_session.retry import CONFLICT, MODEL, NO_RETRY, OUTCOME, TRANSIENT, Timing, retry
 from tests.session.stores import FakeTime
 
@@ -204,3 +204,19 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert shown(MODEL) == (2, 1, 60, None)
     assert NO_RETRY.max_attempts == 1
     assert RetryPolicies() == RetryPolicies(transient=TRANSIENT, conflict=CONFLICT, outcome=OUTCOME)
+
+
+async def test_budgets_of_equal_value_count_apart() -> None:
+    policy = RetryPolicy(max_attempts=3, wait_initial_s=0)
+    errors = [StorageUnavailableError("busy"), WriteOutcomeUnknownError("cut", op_id="o")] * 2
+    calls = 0
+
+    async def call() -> str:
+        nonlocal calls
+        calls += 1
+        if errors:
+            raise errors.pop(0)
+        return "landed"
+
+    assert await retry(call, lambda error: policy) == "landed"
+    assert calls == 5
