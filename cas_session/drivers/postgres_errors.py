@@ -73,7 +73,7 @@ def connecting() -> Iterator[None]:
         yield
     except CasSessionError:
         raise
-    except (asyncpg.ClientConfigurationError, ssl.SSLCertVerificationError) as error:
+    except (ValueError, ssl.SSLCertVerificationError) as error:  # asyncpg's own, and int()'s for a port
         raise ConfigurationError(f"cannot connect to Postgres: {error}") from error
     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, PoolTimeoutError) as error:
         raise StorageUnavailableError(_text("no connection to Postgres", error)) from error

@@ -297,7 +297,6 @@ def test_a_url_that_no_driver_serves_names_those_that_are(url: Any) -> None:
         SessionStore(url)
 
 
-@pytest.mark.xfail(strict=True, reason="asyncpg's ValueError for a port that is no number goes through")
 async def test_a_port_that_is_no_number_is_a_mistake_in_the_url() -> None:
     with pytest.raises(ConfigurationError, match="port"):
         await SessionStore("postgresql://app@127.0.0.1:port/db").open()
