@@ -143,8 +143,9 @@ WHERE c.session_id = $1::text AND c.source_epoch < s.erased_epoch
 # ``y`` is the session's first young write. What the manifest just before it hid has been hidden long enough:
 # that of the newest op row before, or of ``y`` itself if it left base_seq and base_gen as they were. Nothing
 # is taken by its gen alone. A pop whose op row is gone is old. LIMIT in a lateral keeps the planner at one
-# index range a session. An op row is the key to its version's items, which were current until the next
-# write: it counts from there, so that the one before the first young one stays. SKIP LOCKED keeps two workers out of each other's way.
+# index range a session; SKIP LOCKED keeps two workers out of each other's way. An op row is the key to its
+# version's items, which were current until the next write: it counts from there, so that the one before the
+# first young one stays.
 PRUNE = """
 WITH s AS MATERIALIZED (
     SELECT s.session_id, s.version, s.base_seq, s.base_gen, s.erased_epoch, y.version AS young, y.kind
