@@ -116,6 +116,7 @@ class ItemEncodingError(CasSessionError, ValueError):
     Attributes:
         index: Position of the item in the call, from 0.
         path: Place inside the item, such as ``content[0].text``; empty for the item itself.
+        why: What is wrong there.
     """
 
     def __init__(self, index: int, path: str, why: str) -> None:
@@ -123,6 +124,7 @@ class ItemEncodingError(CasSessionError, ValueError):
         super().__init__(f"{place}: {why}; nothing was written")
         self.index = index
         self.path = path
+        self.why = why
 
 
 class ItemDecodingError(CasSessionError):
@@ -131,12 +133,14 @@ class ItemDecodingError(CasSessionError):
     Attributes:
         session_id: The session.
         seq: The row's seq.
+        why: What is wrong with its text.
     """
 
     def __init__(self, session_id: str, seq: int, why: str) -> None:
         super().__init__(f"session {session_id!r}: the item at seq {seq} cannot be decoded: {why}")
         self.session_id = session_id
         self.seq = seq
+        self.why = why
 
 
 class CompactorError(CasSessionError):

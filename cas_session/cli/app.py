@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cas_session.cli.demo.command import demo
+from cas_session.cli.transfer import export, import_
+from cas_session.cli.urls import UrlArgument, is_missing_file
 
 app = typer.Typer(
     name="cas-session",
@@ -36,24 +37,19 @@ def cas_session(
 
 
 app.command()(demo)
+app.command("import")(import_)
+app.command()(export)
 
 
 @app.command()
 def migrate(
-    url: Annotated[
-        str,
-        typer.Argument(
-            envvar="CAS_SESSION_URL",
-            show_envvar=True,
-            help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.",
-        ),
-    ],
+    url: UrlArgument,
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit status 2 if needed.")] = False,
 ) -> None:
     """Bring the tables of a database to the schema of this release."""
     from cas_session.migrate import check_revision, hide_password
 
-    if check and _is_missing_file(url):
+    if check and is_missing_file(url):
         check_revision(None, url)
     revision = asyncio.run(_migrate(url, change=not check))
     typer.echo(f"{hide_password(url)} is at {revision}")
@@ -64,9 +60,3 @@ async def _migrate(url: str, *, change: bool) -> str | None:
 
     async with SessionStore(url, migrate=change) as store:
         return await store.backend.driver.schema_revision()
-
-
-def _is_missing_file(url: str) -> bool:
-    """Whether opening the URL would make a SQLite file."""
-    scheme, _, file = url.partition(":///")
-    return scheme.startswith("sqlite") and bool(file) and not Path(file.partition("?")[0]).exists()
