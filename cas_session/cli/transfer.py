@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 INCOMPLETE = 1  # exit status
 LINE_EVERY_S = 2.0  # of plain progress
 SHOWN = 20  # rejections in a summary
-SHOWN_CHARS = 200  # of the text of one
+SHOWN_CHARS = 200  # of the id and of the text of one
 SQLITE_HEADER = b"SQLite format 3\0"
 
 
@@ -81,7 +81,7 @@ def import_(
             dry_run=dry_run,
         )
     )
-    typer.echo(("nothing was written; would be " if report.dry_run else "") + _summary(report))
+    typer.echo(("nothing was written; would have " if report.dry_run else "") + _summary(report))
     _say_reasons(report.reasons, report.rejected + report.refused)
     raise typer.Exit(0 if report.complete else INCOMPLETE)
 
@@ -239,7 +239,9 @@ def _summary(report: ImportReport) -> str:
 def _say_reasons(reasons: tuple[Rejected, ...], count: int) -> None:
     for rejected in reasons[:SHOWN]:
         place = rejected.table if rejected.row is None else f"{rejected.table}, row {rejected.row}"
-        session = f", session {rejected.session_id!r}" if rejected.session_id is not None else ""
+        session = (
+            f", session {rejected.session_id[:SHOWN_CHARS]!r}" if rejected.session_id is not None else ""
+        )
         text = f": {rejected.text[:SHOWN_CHARS]!r}" if rejected.text is not None else ""
         typer.echo(f"{place}{session}: {' '.join(rejected.reason.split())}{text}", err=True)
     if count > SHOWN:
