@@ -83,7 +83,7 @@ async def load(link: Link, load: Load) -> Loaded:
     if load.ages:
         items = [(seq, text) for seq, text, _ in newest_first]
         return Loaded(session, items, [created_at for _, _, created_at in newest_first])
-    return Loaded(session, [(seq, text) for seq, text in newest_first])
+    return Loaded(session, [row[:] for row in newest_first])
 
 
 async def _load_behind(link: Link, session_id: str, known: Known) -> Loaded:

@@ -78,7 +78,8 @@ SELECT
 FROM c
 """
 
-# $9 texts, $10 their bytes, $11 owner, $12 metadata. Unconditional: the hottest, so without `c`.
+# $9 texts, $10 their bytes, $11 owner, $12 metadata. Unconditional ($7 is null, which the WHERE insists on)
+# and the hottest, so without ``c``.
 APPEND = f"""
 WITH s AS (
     INSERT INTO cas_session AS t (

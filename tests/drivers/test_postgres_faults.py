@@ -403,10 +403,13 @@ async def test_a_call_after_close_is_refused(fresh_postgres: str) -> None:
         await send(driver, append("s", "a"))
 
 
-async def test_an_engine_is_left_open(fresh_postgres: str) -> None:
-    engine = create_async_engine(fresh_postgres.replace("postgresql://", "postgresql+asyncpg://"))
+async def test_an_engine_migrates_and_is_left_open(empty_postgres: str) -> None:
+    url = empty_postgres.replace("postgresql://", "postgresql+asyncpg://")
+    engine = create_async_engine(url, pool_size=1, max_overflow=0)
     driver = PostgresDriver(engine)
     await driver.open()
+    await driver.migrate()
+    await driver.migrate()
     await send(driver, append("s", "a"))
     await driver.close()
 
