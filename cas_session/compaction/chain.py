@@ -78,27 +78,29 @@ class ChainState:
         self.alone = False
         self.chain = loaded.chain
 
-    def to_record(
-        self, response_id: str, stored: bool | None, *, deferred: bool, loaded: Loaded
-    ) -> Chain | None:
+    def to_record(self, response_id: str, stored: bool | None, loaded: Loaded) -> Chain | None:
         """The chain that a response of this object makes; ``loaded`` is the session as it stands now.
 
-        It covers what the object knows; an object that knows nothing names what is there. A run that knows
-        nothing makes none: its response may hold what was erased. Its deferred mark alone does no harm.
+        It covers what the object knows; an object that knows nothing names what is there. The response of a
+        run makes none if it may hold what was erased, or does not hold all: it read nothing here, or a part.
         """
         manifest = loaded.manifest
-        if self.of_run and self.read_epoch is None:
-            known = replace(current(loaded), epoch=manifest.epoch)
-            return replace(known, deferred_id=response_id) if deferred else None
+        if self.of_run and (self.read_epoch is None or not self.whole):
+            return None
         if stored is None and response_id == loaded.chain.response_id:
-            stored = loaded.chain.stored  # said once, for instance when its compaction was deferred
+            stored = loaded.chain.stored  # said once
         return Chain(
             response_id=response_id,
             stored=stored,
-            deferred_id=response_id if deferred else loaded.chain.deferred_id,
+            deferred_id=loaded.chain.deferred_id,
             epoch=self.read_epoch if self.read_epoch is not None else manifest.epoch,
             seq=self.seq if self.version is not None else manifest.next_seq - 1,
         )
+
+    def marked(self, response_id: str, loaded: Loaded) -> Chain:
+        """The row's chain with the mark that the compaction of this response was put off."""
+        epoch = self.read_epoch if self.read_epoch is not None else loaded.manifest.epoch
+        return replace(current(loaded), deferred_id=response_id, epoch=epoch)
 
     def covers_all(self, loaded: Loaded) -> bool:
         """Whether this object read the whole history and only it wrote since."""

@@ -182,7 +182,7 @@ class CompactionRun:
         return self._report
 
     async def defer(self) -> None:
-        """Mark that a compaction is owed, if one is due: the response's tool outputs are still to be answered.
+        """Mark that a compaction is owed, if one is due: the response's tool outputs are yet to be answered.
 
         The response itself is not recorded: it does not know the outputs.
         """

@@ -99,6 +99,38 @@ async def test_a_read_limit_means_input_mode_and_the_whole_history(
     assert said_by_user(sent_to_compact(asked)) == ["question 0", "question 1", "hello"]
 
 
+async def test_after_a_read_limit_the_response_stands_for_nothing_also_where_no_other_mode_is_allowed(
+    endpoint: ResponsesEndpoint, store: SessionStore, client: AsyncOpenAI, agent: Agent[None]
+) -> None:
+    """It does not hold the items that the run did not read: they would be lost."""
+    session = compacting_session(store, client, mode="previous_response_id")
+    config = RunConfig(tracing_disabled=True, session_settings=SessionSettings(limit=2))
+    await session.append(turns(2))
+
+    await turn(agent, "hello", session, config=config)
+
+    assert endpoint.compact_requests == []
+    assert said_by_user(await session.get_items()) == ["question 0", "question 1", "hello"]
+    with pytest.raises(ValueError, match="requires a response_id"):
+        await session.compact(force=True)
+
+
+async def test_a_response_whose_tool_outputs_are_not_answered_is_not_recorded(
+    endpoint: ResponsesEndpoint, store: SessionStore, client: AsyncOpenAI
+) -> None:
+    """It does not hold the outputs. By hand the items are sent."""
+    session = compacting_session(store, client, trigger=when_items(1))
+    endpoint.reply_with(Reply.calls(("add", {"a": 1, "b": 2})))
+    await turn(new_agent(client, tool_use_behavior="stop_on_first_tool"), "1+2", session)
+    recorded = (await row_of(store, "talk")).chain
+
+    report = await session.compact(force=True)
+
+    assert (recorded.response_id, recorded.deferred_id is None) == (None, False)
+    assert (report.status, report.mode) == ("applied", "input")
+    assert refused(endpoint) == []
+
+
 async def test_an_unstored_response_is_never_named(
     endpoint: ResponsesEndpoint, session: CasSession, client: AsyncOpenAI
 ) -> None:

@@ -260,12 +260,17 @@ async def test_a_wrapper_that_reads_another_session_too_counts_this_one_alone(
     assert await status_of(session, turn(agent, "hello", WithNotes())) == "applied"  # type: ignore[arg-type]
 
 
-async def test_by_hand_nothing_counts_as_withheld(session: CasSession, agent: Agent[None]) -> None:
-    """Whoever calls compact means the history."""
+async def test_by_hand_nothing_counts_as_withheld(
+    endpoint: ResponsesEndpoint, session: CasSession, agent: Agent[None]
+) -> None:
+    """Whoever calls compact means the history: all of it, though the run's response is the newest one."""
     await session.append(turns(3))
     await turn(agent, "hello", session, config=FILTERS["call_model_input_filter"])
 
-    assert (await session.compact()).status == "applied"
+    report = await session.compact()
+
+    assert (report.status, report.mode) == ("applied", "input")
+    assert len(sent_to_compact(endpoint.compact_requests[0])) == 8
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["awaited", "in the background"])
