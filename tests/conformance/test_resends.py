@@ -220,6 +220,7 @@ async def test_an_append_sent_again_after_a_clear_does_not_come_back(driver: Dri
 async def test_a_pop_sent_again_after_a_clear_does_not_bring_its_item_back(
     driver: Driver, s: str, removed: bool
 ) -> None:
+    await send(driver, append("conversation-2", "never erased"))
     await send(driver, append(s, "secret"))
     sent = pop(s)
     await send(driver, sent)

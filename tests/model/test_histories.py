@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cas_session.driver import NO_CHAIN, Chain, Driver, Landed, Load, Prune, Write
+from cas_session.driver import NO_CHAIN, Chain, Driver, Known, Landed, Load, Prune, Write
 from cas_session.errors import (
     Change,
     OperationMismatchError,
@@ -190,6 +190,21 @@ class Histories(RuleBasedStateMachine):
 
         items = self.node.lists.items
         assert writes.texts_of(loaded) == list(items[max(0, len(items) - limit) :])
+
+    @precondition(lambda self: self.version)
+    @rule(version=picks)
+    def read_on(self, version: int) -> None:
+        """From what was there at some version: its items are still the first, or all are read afresh."""
+        version = 1 + version % self.version
+        manifest, lists = self.node.state.ops[version], self.node.lists
+        assert manifest is not None
+        known = Known(self.replay.versions[version], manifest.epoch, manifest.next_seq - 1)
+
+        loaded = self.run(self.driver.load(Load(self.replay.session_id, known=known)))
+
+        assert loaded.extends == lists.only_appends_since(version)
+        new = lists.items[len(lists.history[version]) :] if loaded.extends else lists.items
+        assert writes.texts_of(loaded) == list(new)
 
     @precondition(lambda self: self.version)
     @rule(version=picks)
