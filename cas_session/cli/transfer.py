@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cas_session.store import SessionStore
 
 INCOMPLETE = 1  # exit status
+INTERRUPTED = 130  # what shells give for SIGINT
 LINE_EVERY_S = 2.0  # of plain progress
 SHOWN = 20  # rejections in a summary
 SHOWN_CHARS = 200  # of the id and of the text of one
@@ -71,16 +72,12 @@ def import_(
     continued. Exit status 0 if everything is there, 1 if something was rejected, 2 if it could not be run.
     """
     conversations = _source(source, messages_table, order, session_id, name)
-    report = asyncio.run(
-        _import(
-            conversations,
-            to,
-            rejects,
-            append=append,
-            leave_out=leave_out_corrupt,
-            dry_run=dry_run,
-        )
-    )
+    work = _import(conversations, to, rejects, append=append, leave_out=leave_out_corrupt, dry_run=dry_run)
+    try:
+        report = asyncio.run(work)
+    except KeyboardInterrupt:
+        typer.echo("interrupted: run it again to go on", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     typer.echo(("nothing was written; would have " if report.dry_run else "") + _summary(report))
     _say_reasons(report.reasons, report.rejected + report.refused)
     raise typer.Exit(0 if report.complete else INCOMPLETE)

@@ -112,8 +112,12 @@ def encode(item: Item) -> str:
 def printable(raw: object) -> str:
     """What a source holds as text that can be stored and shown; what is no UTF-8 is escaped."""
     if isinstance(raw, str):
-        try:
-            raw = raw.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:  # a surrogate that stands for no byte
-            raw = raw.encode("utf-8", "backslashreplace")
+        return _bytes_of(raw).decode("utf-8", "backslashreplace")
     return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else repr(raw)
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return text.encode("utf-8", "backslashreplace")
