@@ -7,6 +7,7 @@ to, so that a write is found in the op rows also when nobody heard of it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple

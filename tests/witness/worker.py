@@ -394,4 +394,7 @@ async def _main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(Settings(**json.loads(sys.stdin.readline()))))
+    # Unbuffered, so that no line behind it is read, which nobody would hear of then.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as told:
+        line = told.readline()
+    asyncio.run(_main(Settings(**json.loads(line))))
