@@ -6,7 +6,7 @@ A connection is in autocommit and is not reset between two units, for no unit le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -37,17 +37,20 @@ class Link:
 
     async def row(self, sql: str, *arguments: Any, op_id: str | None = None) -> Any:
         """The first row of a statement; None if there is none."""
-        return await self._answer(self.connection.fetchrow(sql, *arguments, timeout=self._timeout_s), op_id)
+        return await self._answer(
+            lambda: self.connection.fetchrow(sql, *arguments, timeout=self._timeout_s), op_id
+        )
 
     async def rows(self, sql: str, *arguments: Any) -> Sequence[Any]:
         """Every row of a statement that reads."""
-        return await self._answer(self.connection.fetch(sql, *arguments, timeout=self._timeout_s), None)
+        return await self._answer(
+            lambda: self.connection.fetch(sql, *arguments, timeout=self._timeout_s), None
+        )
 
     @asynccontextmanager
     async def transaction(self, op_id: str | None = None) -> AsyncIterator[None]:
         """A transaction in READ COMMITTED, whatever the default is. Its COMMIT is what may be lost."""
-        transaction = self.connection.transaction(isolation="read_committed")
-        await self._answer(self._in_time(transaction.start()), None)
+        transaction = await self._answer(lambda: self._in_time(self._begin()), None)
         try:
             yield
         except BaseException:
@@ -56,15 +59,22 @@ class Link:
             except Exception:  # noqa: BLE001  # the first error counts; the server rolls back what it loses
                 self._is_broken = True
             raise
-        await self._answer(self._in_time(transaction.commit()), op_id)
+        await self._answer(lambda: self._in_time(transaction.commit()), op_id)
 
     async def give_back(self) -> None:
         """Give the connection back, or end it if it is broken. Never raises, for the unit's result stands."""
         raise NotImplementedError
 
-    async def _answer(self, statement: Coroutine[Any, Any, T], op_id: str | None) -> T:
+    async def _begin(self) -> Any:
+        transaction = self.connection.transaction(isolation="read_committed")
+        await transaction.start()
+        return transaction
+
+    async def _answer(self, statement: Callable[[], Awaitable[T]], op_id: str | None) -> T:
+        """Await what ``statement`` makes. Making it may raise already: asyncpg's pool takes a connection back
+        that died since it was given out."""
         try:
-            return await statement
+            return await statement()
         except Exception as error:
             self._is_broken |= ends_connection(error)
             raise translated(error, op_id) from error
