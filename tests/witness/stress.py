@@ -28,7 +28,7 @@ from tests.witness.worker import Sessions, Settings
 ROOT = Path(__file__).parents[2]
 GIVE_UP_S = 900.0  # of a run that makes no calls; a free machine needs a tenth of it
 OPS_READ = 1000  # at a time
-SESSIONS: Sessions = ("hot", "warm")
+SESSIONS: Sessions = ("hot", "warm", "mild")
 
 BUSY = """
 SELECT count(*) FROM pg_stat_activity
@@ -79,8 +79,13 @@ class Workers:
         self._lives = [0] * count
         self._listening: set[asyncio.Task[None]] = set()
         self._moved = asyncio.Event()
-        self.calls = 0
+        self._calls_of = [0] * count
         self.kills = 0
+
+    @property
+    def calls(self) -> int:
+        """How many calls have ended."""
+        return sum(self._calls_of)
 
     async def start(self) -> None:
         await asyncio.gather(*(self._start(at) for at in range(len(self._processes))))
@@ -91,10 +96,12 @@ class Workers:
         Raises:
             TimeoutError: They come too slowly, or not at all.
         """
-        async with asyncio.timeout(GIVE_UP_S):
-            while self.calls < calls:
-                self._moved.clear()
-                await self._moved.wait()
+        await self._until(lambda: self.calls >= calls)
+
+    async def until_each(self, calls: int) -> None:
+        """Wait until every process has made so many calls from now on."""
+        goals = [made + calls for made in self._calls_of]
+        await self._until(lambda: all(made >= goal for made, goal in zip(self._calls_of, goals, strict=True)))
 
     async def kill_one(self) -> None:
         """Kill a process that makes calls, with what it is about, and start another in its place."""
@@ -127,6 +134,12 @@ class Workers:
         """Every call of every process, the killed ones too."""
         return [call for log in sorted(self._folder.glob("*.log")) for call in recorded(log)]
 
+    async def _until(self, is_reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(GIVE_UP_S):
+            while not is_reached():
+                self._moved.clear()
+                await self._moved.wait()
+
     async def _start(self, at: int) -> None:
         name = f"w{at}.{self._lives[at]}"
         self._lives[at] += 1
@@ -145,15 +158,15 @@ class Workers:
         assert process.stdin is not None
         process.stdin.write(json.dumps(asdict(settings)).encode() + b"\n")
         self._processes[at] = process
-        task = asyncio.create_task(self._listen(process))
+        task = asyncio.create_task(self._listen(at, process))
         self._listening.add(task)
         task.add_done_callback(self._listening.discard)
 
-    async def _listen(self, process: Process) -> None:
+    async def _listen(self, at: int, process: Process) -> None:
         """Count the calls that a process says it ended."""
         assert process.stdout is not None
         while dots := await process.stdout.read(1 << 12):
-            self.calls += len(dots)
+            self._calls_of[at] += len(dots)
             self._moved.set()
 
 

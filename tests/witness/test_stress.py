@@ -27,12 +27,10 @@ from tests.witness.stress import (
     running,
 )
 
-FEW, MANY = 1_000, 20_000
 CUT_RATE = 0.01  # of the messages; a call has two and more
 BACKENDS_S = 0.25  # between two backends that are terminated
-KILLS_S = 1.5  # between two processes that are killed
 
-SIZES = pytest.mark.parametrize("calls", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+SIZES = pytest.mark.parametrize("calls", [1_000, pytest.param(20_000, marks=pytest.mark.slow)])
 
 
 @pytest.fixture
@@ -71,14 +69,16 @@ async def test_on_postgres_with_cut_connections_and_terminated_backends(
     assert figures.outcomes["landed"] > figures.calls / 4
 
 
-@SIZES
+@pytest.mark.parametrize(
+    ("calls", "kills_s"), [(1_000, 0.7), pytest.param(20_000, 1.5, marks=pytest.mark.slow)]
+)
 async def test_on_sqlite_with_killed_processes(
-    fresh_sqlite: str, tmp_path: Path, figures: Figures, calls: int
+    fresh_sqlite: str, tmp_path: Path, figures: Figures, calls: int, kills_s: float
 ) -> None:
     clock, seed = Clock(), figures.seed
     await finals(fresh_sqlite)  # makes the tables
     async with running(Workers(fresh_sqlite, tmp_path, seed)) as workers:
-        async with meanwhile(again_and_again(KILLS_S, seed, workers.kill_one)):
+        async with meanwhile(again_and_again(kills_s, seed, workers.kill_one)):
             await workers.until(calls)
         codes = await workers.stop()
     figures.seconds = clock.seconds

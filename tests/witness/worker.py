@@ -46,16 +46,16 @@ Sessions = tuple[str, ...]
 # How often each call is made. Histories stay short, for what shortens them comes often enough.
 WEIGHTS = {
     "append": 30,
-    "append if": 8,
-    "pop": 8,
-    "pop if": 3,
-    "clear": 2,
-    "clear if": 1,
-    "delete": 1,
-    "replace": 5,
-    "update": 4,
-    "restore": 4,
-    "compact": 7,
+    "append if": 6,
+    "pop": 5,
+    "pop if": 2,
+    "clear": 1,
+    "clear if": 0.7,
+    "delete": 0.5,
+    "replace": 3,
+    "update": 3,
+    "restore": 5,
+    "compact": 6,
     "read": 24,
     "read newest": 4,
     "read as of": 5,
@@ -83,7 +83,7 @@ class Settings:
     url: str
     log: str
     seed: int
-    sessions: Sessions = ("hot", "warm")
+    sessions: Sessions = ("hot", "warm", "mild")
     clients: int = 3
     retain_s: float | None = None
     patience_s: float | None = None
@@ -263,8 +263,10 @@ class Client:
             ended = {"outcome": "not retained", "reason": error.reason}
         except WriteOutcomeUnknownError as error:
             ended = {"outcome": "unknown", "error": str(error)}
-        except (StorageUnavailableError, SessionNotFoundError) as error:
+        except StorageUnavailableError as error:
             ended = {"outcome": "did not land", "error": str(error)}
+        except SessionNotFoundError as error:
+            ended = {"outcome": "nothing", "error": str(error)}
         except asyncio.CancelledError:
             ended = self._cancelled(call, verb)
         if isinstance(ended.get("version"), Version):
