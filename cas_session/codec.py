@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from cas_session.snapshot import Item
 
 MAX_DEPTH = 200  # levels, the item itself is the first
 DIGEST_BYTES = 16
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")  # as escapes they are one character
 
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _dump_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -105,8 +107,11 @@ def _encode_one(index: int, item: Any) -> str:
         if not text.isascii() and not _is_utf8(text):
             text = _dump_ascii(item)  # a lone surrogate has no UTF-8, its escape has
         # json writes tuples as lists and turns keys into strings: what does not come back equal is refused.
-        if _parse(text) != item or _may_be_deep(text):
+        comes_back = _parse(text) == item
+        if not comes_back or _may_be_deep(text):
             _refuse(index, item)
+        if not comes_back:
+            raise ItemEncodingError(index, "", "what is read back is not equal to it")
     except (TypeError, ValueError, RecursionError) as error:
         if not isinstance(error, ItemEncodingError):
             _refuse(index, item, error)
@@ -144,6 +149,8 @@ def _faults(item: Item) -> Iterator[tuple[str, str]]:
             for key, inner in value.items():
                 if not isinstance(key, str):
                     yield path, f"the key {key!r} is {type(key).__name__}, JSON keys are strings"
+                elif _PAIR.search(key):
+                    yield path, f"the key {key!a} holds {_HALVES}"
                 todo.append((f"{path}.{key}" if path else str(key), inner, depth + 1))
         elif isinstance(value, list):
             todo.extend((f"{path}[{at}]", inner, depth + 1) for at, inner in enumerate(value))
@@ -153,8 +160,14 @@ def _faults(item: Item) -> Iterator[tuple[str, str]]:
         elif isinstance(value, int):
             if why := _unprintable(value):
                 yield path, why
-        elif value is not None and not isinstance(value, str):
+        elif isinstance(value, str):
+            if _PAIR.search(value):
+                yield path, f"the text holds {_HALVES}"
+        elif value is not None:
             yield path, f"{type(value).__name__} is no JSON value"
+
+
+_HALVES = "one character as two surrogates, which JSON reads back as one: join them before it is stored"
 
 
 def _unprintable(number: int) -> str | None:

@@ -50,6 +50,8 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
     "an object": ({"a": object()}, 1, "a"),
     "201 levels": (nested(201), 1, ""),
     "4,301 digits": ({"n": 10**4300}, 1, "n"),
+    "one character as two surrogates": ({"a": ["\ud83d\ude00"]}, 1, "a[0]"),
+    "a key with two surrogates for one character": ({"a": {"\ud83d\ude00": 1}}, 1, "a"),
     "a text for an item": ("hello", 1, ""),
     "None for an item": (None, 1, ""),
     "a list for an item": ([{"a": 1}], 1, ""),
