@@ -105,8 +105,9 @@ class Backend:
         load = Load(session_id, known=before.known if before is not None else None)
         loaded = await self.load(load, policies)
         reading = Reading(session_id, loaded, before if loaded.extends else None, shared=shared)
-        self.cache.put(reading)
-        return loaded, reading.shared() if shared else reading.own()
+        items = reading.shared() if shared else reading.own()
+        self.cache.put(reading)  # only what can be decoded, so that a row that was repaired is read again
+        return loaded, items
 
     async def load(self, load: Load, policies: RetryPolicies | None = None) -> Loaded:
         return await self.call(lambda driver: driver.load(load), policies)

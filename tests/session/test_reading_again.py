@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from cas_session import CasSession, SessionStore
+from cas_session import CasSession, ItemDecodingError, SessionStore
 from cas_session.cache import MANY_PARTS
+from tests.session.items import said
+from tests.session.stores import Around, Patched
 
 
 async def test_what_callers_do_to_items_is_not_read_by_others(store: SessionStore) -> None:
@@ -101,6 +105,24 @@ async def one_write(chance: random.Random, session: CasSession, step: int) -> No
         await session.replace([{"replaced": step}], expected_version=version)
     elif version:
         await session.restore(int(version), expected_version=version)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_row_that_was_repaired_is_read_again(patched: Patched, shared: bool) -> None:
+    session = patched.store.session("s")
+    await session.append(said("one"))
+    await session.snapshot(shared=shared)
+    await session.append(said("two"))
+
+    async def damaged(verb: Around, load: Any) -> Any:
+        loaded = await verb(load)
+        return replace(loaded, rows=[*loaded.rows[:-1], (loaded.rows[-1][0], "{")])
+
+    patched.driver.around("load", damaged)
+    with pytest.raises(ItemDecodingError):
+        await session.snapshot(shared=shared)
+
+    assert (await session.snapshot(shared=shared)).items == said("one", "two")
 
 
 async def test_memory_is_bounded(database_url: str) -> None:
