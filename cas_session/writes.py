@@ -22,7 +22,7 @@ from cas_session.driver import (
     Pop,
     Write,
 )
-from cas_session.errors import StorageUnavailableError, WriteOutcomeUnknownError
+from cas_session.errors import ConfigurationError, StorageUnavailableError, WriteOutcomeUnknownError
 from cas_session.retry import RetryPolicies, RetryPolicy, Timing, retry
 
 GROUP_BYTES = 1_000_000  # a group's texts; one larger append goes alone
@@ -92,7 +92,7 @@ class Writer:
                 sent_before = True
                 self._failed(kind, write, attempt, "unknown", error)
                 raise
-            except StorageUnavailableError as error:
+            except (StorageUnavailableError, ConfigurationError) as error:
                 self._failed(kind, write, attempt, "not_landed", error)
                 if not sent_before:
                     raise

@@ -10,6 +10,7 @@ import pytest
 
 from cas_session import (
     CasSession,
+    ConfigurationError,
     SessionStore,
     StorageUnavailableError,
     Version,
@@ -179,6 +180,21 @@ async def test_unavailable_after_an_unknown_stays_unknown(patched: Patched) -> N
 
     assert again == 3
     assert texts_of((await session.snapshot()).items) == ["one", "two", "three"]
+
+
+async def test_a_refused_login_after_an_unknown_stays_unknown(patched: Patched) -> None:
+    """The first sending may have landed: nobody may take the second one's refusal for its outcome."""
+
+    async def refuse_login(verb: Around, *args: Any) -> Any:
+        raise ConfigurationError("no login any more")
+
+    patched.driver.around("clear", lose_answer, *[refuse_login] * 5)
+
+    with pytest.raises(WriteOutcomeUnknownError) as told:
+        await patched.store.session("s").clear()
+
+    assert told.value.op_id == patched.driver.sent("clear")[0].op_id
+    assert isinstance(told.value.__cause__, ConfigurationError)
 
 
 async def test_what_surely_did_not_land_is_sent_again_with_its_first_expectations(
