@@ -41,6 +41,17 @@ def check_limit(limit: int | None) -> int | None:
     return limit
 
 
+def check_count(name: str, value: int) -> int:
+    """How many, or below which: an int of at least 0.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name} must be an int of at least 0, not {value!r}")
+    return value
+
+
 def encode_metadata(metadata: Mapping[str, Any] | None) -> str | None:
     """Metadata as JSON text.
 

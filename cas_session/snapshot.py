@@ -9,7 +9,7 @@ from typing import Any
 Item = dict[str, Any]
 """One entry of a conversation: a JSON object, oldest first in every list of them."""
 
-_ETAG = re.compile(r'(?:W/)?"(\d{1,19})(?:-([0-9a-f]{1,64}))?"')
+_ETAG = re.compile(r'(?:W/)?"([0-9]{1,19})(?:-([0-9a-f]{1,64}))?"')
 
 
 class Version(int):

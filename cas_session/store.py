@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError
 
 from cas_session import events, migrate
 from cas_session.backend import Backend
-from cas_session.checks import check_id
+from cas_session.checks import check_count, check_id
 from cas_session.driver import Driver, ListSessions, Prune, SessionRow
 from cas_session.errors import ConfigurationError, StoreClosedError
 from cas_session.maintenance import maintain, prune_all
@@ -114,7 +114,7 @@ class SessionStore:
         self._cache_bytes = cache_bytes
         self._maintenance_interval_s = maintenance_interval_s
         self._maintenance: asyncio.Task[None] | None = None
-        self._worker = worker if worker is not None else f"{socket.gethostname()}:{os.getpid()}"
+        self._worker = check_id("worker", worker) if worker is not None else _this_process()
         self._hook = on_event
         self._timing = timing
         self._open: Backend | None = None
@@ -230,8 +230,7 @@ class SessionStore:
             limit: Rows at most.
             after: The last row of the page before.
         """
-        if limit < 0:
-            raise ValueError(f"limit must not be negative, not {limit}")
+        check_count("limit", limit)
         if order not in ("created", "active"):
             raise ValueError(f"order is 'created' or 'active', not {order!r}")
         if order == "active" and owner is None:
@@ -268,6 +267,10 @@ class SessionStore:
             await self._driver.migrate()
             revision = await self._driver.schema_revision()
         migrate.check_revision(revision, self._address)
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _driver_of(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from cas_session import codec, events
 from cas_session.backend import Backend
-from cas_session.checks import check_id, check_limit, check_version, encode_metadata
+from cas_session.checks import check_count, check_id, check_limit, check_version, encode_metadata
 from cas_session.compaction.chain import ChainState
 from cas_session.compaction.runner import recorded
 from cas_session.driver import (
@@ -259,7 +259,9 @@ class SessionVerbs:
         Raises:
             SessionNotFoundError: There is no such session.
         """
-        check_limit(limit)
+        check_count("limit", limit)
+        if before is not None:
+            check_count("before", before)
         rows = await self._backend.call(
             lambda driver: driver.operations(self.session_id, limit=limit, before=before), self._retry
         )
@@ -273,7 +275,7 @@ class SessionVerbs:
         Raises:
             SessionNotFoundError: There is no such session.
         """
-        check_limit(limit)
+        check_count("limit", limit)
         rows = await self._backend.call(
             lambda driver: driver.compactions(self.session_id, limit=limit), self._retry
         )

@@ -87,11 +87,13 @@ def op_of_version(raw: sqlite3.Connection, session_id: str, version: int) -> OpR
 
 def operations(raw: sqlite3.Connection, session_id: str, limit: int, before: int | None) -> list[OpRow]:
     bound = LARGEST if before is None else min(before, LARGEST)
-    return [to_op(row) for row in raw.execute(sql.LIST_OPS, (session_id, bound, limit)).fetchall()]
+    listed = raw.execute(sql.LIST_OPS, (session_id, bound, min(limit, LARGEST)))
+    return [to_op(row) for row in listed.fetchall()]
 
 
 def compactions(raw: sqlite3.Connection, session_id: str, limit: int) -> list[CompactionRow]:
-    return [to_compaction(row) for row in raw.execute(sql.LIST_COMPACTIONS, (session_id, limit)).fetchall()]
+    listed = raw.execute(sql.LIST_COMPACTIONS, (session_id, min(limit, LARGEST)))
+    return [to_compaction(row) for row in listed.fetchall()]
 
 
 def list_sessions(raw: sqlite3.Connection, query: ListSessions) -> list[SessionRow]:
@@ -106,7 +108,7 @@ def list_sessions(raw: sqlite3.Connection, query: ListSessions) -> list[SessionR
         "owner": query.owner,
         "moment": LAST_MOMENT if moment is None else moment_text(moment),
         "session_id": session_id,
-        "limit": query.limit,
+        "limit": min(query.limit, LARGEST),
     }
     return [to_session(row) for row in raw.execute(statement, parameters).fetchall()]
 

@@ -24,6 +24,7 @@ from cas_session import (
     SessionNotFoundError,
     SessionStore,
     StorageUnavailableError,
+    Version,
     VersionNotRetainedError,
 )
 from cas_session.compactors import ResponsesCompactor
@@ -86,6 +87,45 @@ async def test_a_limit_that_is_no_count_is_refused(session: CasSession, verb: st
 
     with pytest.raises(ValueError, match="limit must be"):
         await getattr(session, verb)(limit=limit)
+
+
+@pytest.mark.parametrize("verb", ["operations", "compactions"])
+async def test_a_list_of_rows_has_a_limit(session: CasSession, verb: str) -> None:
+    await session.append(said("one"))
+
+    with pytest.raises(ValueError, match="limit must be"):
+        await getattr(session, verb)(limit=None)
+
+
+@pytest.mark.parametrize("before", BAD_LIMITS, ids=repr)
+async def test_a_place_to_list_from_that_is_no_version_is_refused(session: CasSession, before: Any) -> None:
+    await session.append(said("one"))
+
+    with pytest.raises(ValueError, match="before must be"):
+        await session.operations(before=before)
+
+
+async def test_a_limit_beyond_64_bit_is_none(store: SessionStore, session: CasSession) -> None:
+    await session.append(said("one"))
+
+    assert [row.kind for row in await session.operations(limit=2**70, before=2**70)] == ["append"]
+    assert await session.compactions(limit=2**70) == []
+    assert [info.session_id for info in await store.list_sessions(limit=2**70)] == ["s"]
+
+
+@pytest.mark.parametrize(
+    "text", ['"\u0663"', '"-1"', "7", '"7-5F"', '"7-"', '"7";', "", "*", '"7" "8"'], ids=ascii
+)
+def test_an_etag_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no etag"):
+        Version.from_etag(text)
+
+
+@pytest.mark.parametrize("text", ['"7-5f"', 'W/"7-5f"', ' "7-5f" '], ids=ascii)
+def test_an_etag_is_read_back_with_its_nonce(text: str) -> None:
+    read = Version.from_etag(text)
+
+    assert (read, read.nonce, read.etag) == (7, "5f", '"7-5f"')
 
 
 @pytest.mark.parametrize(("limit", "read"), [(None, "abc"), (0, ""), (2, "bc"), (3, "abc"), (2**70, "abc")])
@@ -205,6 +245,7 @@ async def test_metadata_that_is_no_json_object_is_refused(session: CasSession, b
     ("query", "words"),
     [
         ({"limit": -1}, "limit"),
+        ({"limit": None}, "limit"),
         ({"order": "size"}, "order"),
         ({"order": "active"}, "owner"),
         ({"owner": ""}, "owner"),
@@ -224,6 +265,9 @@ async def test_a_list_that_cannot_be_had_is_refused(
         ({"retain": timedelta(seconds=-1)}, "retain"),
         ({"fence": timedelta(hours=1)}, "fence must be at least 1 day"),
         ({"pool_size": 0}, "pool_size"),
+        ({"worker": "a\0b"}, "worker"),
+        ({"worker": "a\ud800"}, "worker"),
+        ({"worker": 7}, "worker"),
     ],
     ids=repr,
 )
