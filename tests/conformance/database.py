@@ -79,6 +79,22 @@ class Database:
                 through,
             )
 
+    async def age_items(self, session_id: str, by: timedelta) -> None:
+        """Make the items of a session look older."""
+        if self.is_sqlite:
+            self._sqlite(
+                "UPDATE cas_session_item SET created_at = strftime('%Y-%m-%d %H:%M:%f', created_at, ?)"
+                " WHERE session_id = ?",
+                f"-{by.total_seconds()} seconds",
+                session_id,
+            )
+        else:
+            await self._postgres(
+                "UPDATE cas_session_item SET created_at = created_at - $1::interval WHERE session_id = $2",
+                by,
+                session_id,
+            )
+
     async def age_attempts(self, session_id: str, by: timedelta) -> None:
         """Make the compaction attempts of a session look older."""
         if self.is_sqlite:
