@@ -325,7 +325,7 @@ class CompactionRun:
             last_seq=plan.manifest.next_seq - 1,
             item_count=plan.prefix.item_count,
             digest=codec.digest(plan.replaced, key=self._attempt_id),
-            model=getattr(self._compactor, "model", None),
+            model=_name(getattr(self._compactor, "model", None)),
         )
         # Before the answer, for a cancellation takes the answer and leaves the lease.
         self._leased = True
@@ -356,6 +356,11 @@ class CompactionRun:
             raise
         except CasSessionError:
             raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise CompactorError("the compactor was cancelled, and nobody cancelled its caller") from error
         except TimeoutError as error:
             raise CompactorError(f"no answer within deadline_s={self._policy.deadline_s}") from error
         except Exception as error:  # a compactor is anybody's code; what it raises must not end a turn
@@ -492,9 +497,9 @@ class CompactionRun:
                 found_version=landed.found_version if landed else None,
                 target_version=landed.manifest.version if landed else None,
                 appended_during=self._report.appended_during if landed else None,
-                model=answer.model if answer else None,
-                host=answer.host if answer else None,
-                response_id=answer.response_id if answer else None,
+                model=_name(answer.model) if answer else None,
+                host=_name(answer.host) if answer else None,
+                response_id=_name(answer.response_id) if answer else None,
                 usage=json.dumps(self._report.usage) if self._report.usage else None,
                 error=_storable(error),
             )
@@ -518,6 +523,11 @@ def _users_own(call: Callable[[], T]) -> T:
 
 def _words(error: BaseException) -> str:
     return str(error) if isinstance(error, CasSessionError) else f"{type(error).__name__}: {error}"
+
+
+def _name(given: object) -> str | None:
+    """What a compactor or an answer names, for the record; any object may be there."""
+    return _storable(given) if isinstance(given, str) else None
 
 
 def _storable(text: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from cas_session import CasSession, CompactionPolicy, CompactionReport, CompactorError, RetryPolicy
 from cas_session.compactors import CompactionRequest
+from cas_session.compactors.base import Compacted
 from cas_session.events import CompactionFinished, Event
 from cas_session.testing.endpoint import Fault
 from tests.compaction.scene import MODEL, Scene
@@ -388,3 +390,41 @@ async def test_a_dry_run_says_what_would_be_done_and_does_nothing(scene: Scene) 
     assert (plan.mode, plan.send, plan.kept) == ("input", turns(12), ())
     assert (version, scene.requests) == (1, [])
     assert await session.compactions() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt\0", "gpt\ud800", object()], ids=["NUL", "a lone surrogate", "an object"]
+)
+async def test_an_answer_may_name_itself_in_any_way(scene: Scene, name: Any) -> None:
+    """What cannot be recorded must neither end the turn nor make a landed compaction a failed one."""
+
+    class Named:
+        model = name
+
+        async def compact(self, request: CompactionRequest) -> Compacted:
+            return Compacted(output=said("in short"), response_id=name, model=name, host=name)
+
+    session = scene.store.session("s", compactor=Named())
+    await session.append(turns(12))
+
+    report = await session.compact()
+    (row,) = await session.compactions()
+
+    assert (report.status, row.decision, row.target_version) == ("applied", "applied", 2)
+    assert (await session.snapshot()).items == said("in short")
+
+
+async def test_a_compactor_that_is_cancelled_by_itself_cancels_nobody(scene: Scene) -> None:
+    async def cancelled(request: CompactionRequest) -> Any:
+        inner = asyncio.ensure_future(asyncio.Event().wait())
+        inner.cancel()
+        await inner
+
+    session = scene.store.session("s", compactor=cancelled)
+    await session.append(turns(12))
+
+    report = await session.compact()
+
+    assert (report.status, report.model_calls) == ("failed", 1)
+    assert "cancelled" in str(report.error)
+    assert await session.version() == 1
