@@ -177,10 +177,13 @@ class Pop(Write):
 class Clear(Write):
     """Erase all items, also of an empty session and of one that does not exist.
 
-    ``delete`` leaves a tombstone: deleted_at is set and the metadata goes.
+    ``delete`` leaves a tombstone: deleted_at is set and the metadata goes. ``owner`` and ``metadata`` apply
+    if a clear creates the session.
     """
 
     delete: bool = False
+    owner: str | None = None
+    metadata: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +210,15 @@ class Replace(Write):
     """Replace the whole history, or only its prefix, by these items. The tail is not touched.
 
     A whole replace needs ``expected``. A prefix replace needs its epoch and its ancestor, and checks
-    ``expected`` as well if one is given. Its kind is ``compact``.
+    ``expected`` as well if one is given. Its kind is ``compact``. ``owner`` and ``metadata`` apply if a whole
+    replace creates the session or revives a tombstone.
     """
 
     texts: tuple[str, ...]
     sizes: tuple[int, ...]
     prefix: Prefix | None = None
+    owner: str | None = None
+    metadata: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

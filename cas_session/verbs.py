@@ -148,6 +148,8 @@ class SessionVerbs:
             **self._identity("replace", op_id, expected_version, encoded.texts),
             texts=encoded.texts,
             sizes=encoded.sizes,
+            owner=self._owner,
+            metadata=self._metadata,
         )
         return self._written(await self._send("replace", write, retry))
 
@@ -206,6 +208,8 @@ class SessionVerbs:
                 **self._identity("replace", None, before.version, encoded.texts),
                 texts=encoded.texts,
                 sizes=encoded.sizes,
+                owner=self._owner,
+                metadata=self._metadata,
             )
             landed = await self._send("replace", write, None)
             return Snapshot(self.session_id, items, self._written(landed), landed.manifest.epoch)
@@ -365,7 +369,12 @@ class SessionVerbs:
         expected_version: int | None,
         policy: RetryPolicy | None,
     ) -> Version:
-        clear = Clear(**self._identity(kind, op_id, expected_version), delete=kind == "delete")
+        clear = Clear(
+            **self._identity(kind, op_id, expected_version),
+            delete=kind == "delete",
+            owner=self._owner,
+            metadata=self._metadata,
+        )
         backend = self._backend
         backend.cache.drop(self.session_id)
         landed = await backend.write(

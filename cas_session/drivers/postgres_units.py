@@ -139,8 +139,11 @@ async def pop(link: Link, pop: Pop) -> Landed:
 
 
 async def clear(link: Link, clear: Clear) -> Landed:
-    sql = writes.CLEAR_IF if clear.expected else writes.CLEAR
-    sent = await _send(link, clear, "delete" if clear.delete else "clear", sql, clear.delete)
+    kind: Kind = "delete" if clear.delete else "clear"
+    if clear.expected:
+        sent = await _send(link, clear, kind, writes.CLEAR_IF, clear.delete)
+    else:
+        sent = await _send(link, clear, kind, writes.CLEAR, clear.delete, clear.owner, clear.metadata)
     return await _landed_or_conflict(link, clear, sent)
 
 
@@ -148,7 +151,9 @@ async def replace_all(link: Link, write: Replace) -> Landed:
     if write.expected is None:
         raise ValueError("a replace of everything needs an expected version")
     sql = writes.REPLACE_IF if write.expected else writes.REPLACE_NEW
-    sent = await _send(link, write, "replace", sql, write.texts, sum(write.sizes))
+    sent = await _send(
+        link, write, "replace", sql, write.texts, sum(write.sizes), write.owner, write.metadata
+    )
     return await _landed_or_conflict(link, write, sent)
 
 

@@ -212,17 +212,19 @@ i AS (
     WHERE i.session_id = $1::text AND i.seq = $9::bigint AND i.gen = $10::bigint
 ),{_OP},{_IF_NOT}{_LANDED}{_NOT_LANDED}"""
 
-# $9 whether it is a delete. A null $7 is unconditional, else it is 0. No item row is touched: a DELETE beside
-# the update would read the statement's snapshot and leave what was appended while it waited.
+# $9 whether it is a delete, $10 owner, $11 metadata. A null $7 is unconditional, else it is 0. No item row is
+# touched: a DELETE beside the update would read the statement's snapshot and leave what was appended while it
+# waited.
 CLEAR = f"""
 WITH s AS (
     INSERT INTO cas_session AS t (
         session_id, version, epoch, nonce, next_seq, base_seq, base_gen, low_seq, erased_epoch,
-        item_count, byte_count, created_at, updated_at, deleted_at
+        item_count, byte_count, created_at, updated_at, deleted_at, owner, metadata
     )
     VALUES (
         $1::text, 1, 1, $3::text, 1, 0, 1, 1, 1,
-        0, 0, now(), clock_timestamp(), CASE WHEN $9::boolean THEN clock_timestamp() END
+        0, 0, now(), clock_timestamp(), CASE WHEN $9::boolean THEN clock_timestamp() END,
+        $10::text, CASE WHEN NOT $9::boolean THEN $11::text END
     )
     ON CONFLICT (session_id) DO UPDATE SET
         version = t.version + 1,
@@ -237,12 +239,15 @@ WITH s AS (
         updated_at = clock_timestamp(),
         created_at = CASE WHEN t.version = 0 THEN now() ELSE t.created_at END,
         deleted_at = CASE WHEN $9::boolean THEN clock_timestamp() ELSE t.deleted_at END,
-        metadata = CASE WHEN $9::boolean THEN NULL ELSE t.metadata END
+        owner = CASE WHEN t.version = 0 THEN excluded.owner ELSE t.owner END,
+        metadata = CASE
+            WHEN $9::boolean THEN NULL WHEN t.version = 0 THEN excluded.metadata ELSE t.metadata
+        END
     WHERE $7::bigint IS NULL OR t.version = 0
     RETURNING t.*
 ),{_OP},{_IF_NOT}{_LANDED}{_NOT_LANDED}"""
 
-# As CLEAR, at the expected version.
+# As CLEAR, at the expected version, so that it creates nothing: without owner and metadata.
 CLEAR_IF = f"""
 WITH s AS (
     UPDATE cas_session t SET
@@ -262,16 +267,16 @@ WITH s AS (
     RETURNING t.*
 ),{_OP},{_IF_NOT}{_LANDED}{_NOT_LANDED}"""
 
-# $9 texts, $10 their bytes; for a session that must not exist.
+# $9 texts, $10 their bytes, $11 owner, $12 metadata; for a session that must not exist.
 REPLACE_NEW = f"""
 WITH s AS (
     INSERT INTO cas_session AS t (
         session_id, version, epoch, nonce, next_seq, base_seq, base_gen, low_seq, erased_epoch,
-        item_count, byte_count, created_at, updated_at
+        item_count, byte_count, created_at, updated_at, owner, metadata
     )
     VALUES (
         $1::text, 1, 1, $3::text, 1 + cardinality($9::text[]), 0, 1, 1, 0,
-        cardinality($9::text[]), $10::bigint, now(), clock_timestamp()
+        cardinality($9::text[]), $10::bigint, now(), clock_timestamp(), $11::text, $12::text
     )
     ON CONFLICT (session_id) DO UPDATE SET
         version = 1,
@@ -282,12 +287,14 @@ WITH s AS (
         item_count = excluded.item_count,
         byte_count = excluded.byte_count,{_NO_CHAIN}
         created_at = now(),
-        updated_at = clock_timestamp()
+        updated_at = clock_timestamp(),
+        owner = excluded.owner,
+        metadata = excluded.metadata
     WHERE t.version = 0
     RETURNING t.*
 ),{_ITEMS_FROM_LOW_SEQ},{_OP},{_IF_NOT}{_LANDED}{_NOT_LANDED}"""
 
-# $9 texts, $10 their bytes; at the expected version.
+# $9 texts, $10 their bytes, $11 owner, $12 metadata; at the expected version.
 REPLACE_IF = f"""
 WITH s AS (
     UPDATE cas_session t SET
@@ -302,7 +309,9 @@ WITH s AS (
         byte_count = $10::bigint,{_NO_CHAIN}
         created_at = CASE WHEN t.deleted_at IS NULL THEN t.created_at ELSE now() END,
         updated_at = clock_timestamp(),
-        deleted_at = NULL
+        deleted_at = NULL,
+        owner = CASE WHEN t.deleted_at IS NULL THEN t.owner ELSE $11::text END,
+        metadata = CASE WHEN t.deleted_at IS NULL THEN t.metadata ELSE $12::text END
     WHERE t.session_id = $1::text AND t.version = $7::bigint AND (t.nonce = $8::text OR $8::text = '')
     RETURNING t.*
 ),{_ITEMS_FROM_LOW_SEQ},{_OP},{_IF_NOT}{_LANDED}{_NOT_LANDED}"""

@@ -99,9 +99,9 @@ def clear(raw: sqlite3.Connection, clear: Clear) -> Landed:
     if (landed := _claim(raw, clear, kind, manifest)) is not None:
         return landed
     if clear.delete:
-        _put_deleted(raw, row, clear.session_id, manifest)
+        _put_deleted(raw, row, clear, manifest)
     else:
-        _put_rewritten(raw, row, clear.session_id, manifest)
+        _put_rewritten(raw, row, clear.session_id, manifest, created_by=clear)
     return Landed(manifest, NO_CHAIN)
 
 
@@ -118,7 +118,7 @@ def replace_all(raw: sqlite3.Connection, write: Replace) -> Landed:
     if (landed := _claim(raw, write, "replace", manifest)) is not None:
         return landed
     _insert_items(raw, write.session_id, before.next_seq, manifest.epoch, write.texts)
-    _put_rewritten(raw, row, write.session_id, manifest, revive=True)
+    _put_rewritten(raw, row, write.session_id, manifest, revive=True, created_by=write)
     return Landed(manifest, NO_CHAIN)
 
 
@@ -355,12 +355,18 @@ def _put_rewritten(
     manifest: Manifest,
     *,
     revive: bool = False,
+    created_by: Clear | Replace | None = None,
 ) -> None:
-    """Write the row after a rewrite: the chain goes, and ``revive`` makes a tombstone a session again."""
+    """Write the row after a rewrite: the chain goes, and ``revive`` makes a tombstone a session again.
+
+    ``created_by`` has the owner and metadata of a session that is new or revived.
+    """
+    owner, metadata = (None, None) if created_by is None else (created_by.owner, created_by.metadata)
     if row is None or row.manifest.version == 0:
-        _put(raw, session_id, manifest, NO_CHAIN)
+        _put(raw, session_id, manifest, NO_CHAIN, owner=owner, metadata=metadata)
         return
     revived = revive and row.deleted_at is not None
+    is_new = revived and created_by is not None
     _put(
         raw,
         session_id,
@@ -368,17 +374,16 @@ def _put_rewritten(
         NO_CHAIN,
         created_at=None if revived else moment_text(row.created_at),
         deleted_at=None if revived or row.deleted_at is None else moment_text(row.deleted_at),
-        owner=row.owner,
-        metadata=row.metadata,
+        owner=owner if is_new else row.owner,
+        metadata=metadata if is_new else row.metadata,
     )
 
 
-def _put_deleted(
-    raw: sqlite3.Connection, row: SessionRow | None, session_id: str, manifest: Manifest
-) -> None:
-    created_at = None if row is None else moment_text(row.created_at)
-    owner = None if row is None else row.owner
-    _put(raw, session_id, manifest, NO_CHAIN, created_at=created_at, deleted_at="now", owner=owner)
+def _put_deleted(raw: sqlite3.Connection, row: SessionRow | None, clear: Clear, manifest: Manifest) -> None:
+    is_new = row is None or row.manifest.version == 0
+    created_at = None if row is None or is_new else moment_text(row.created_at)
+    owner = clear.owner if row is None or is_new else row.owner
+    _put(raw, clear.session_id, manifest, NO_CHAIN, created_at=created_at, deleted_at="now", owner=owner)
 
 
 def _put(

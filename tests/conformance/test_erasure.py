@@ -209,6 +209,60 @@ async def test_an_append_without_an_owner_revives_a_tombstone_without_its_old_on
     assert (row.deleted_at, row.owner, row.metadata) == (None, None, None)
 
 
+@pytest.mark.parametrize("expected", [None, 0])
+@pytest.mark.parametrize("chained", [False, True])
+async def test_a_clear_that_creates_the_session_gives_it_its_owner(
+    driver: Driver, s: str, expected: int | None, chained: bool
+) -> None:
+    """Emptying first and writing then is one way to begin: the session belongs to whoever began it."""
+    if chained:  # a row with version 0
+        assert await driver.record_chain(s, Chain("resp_1", epoch=0, seq=0))
+
+    await send(driver, clear(s, owner="ann", metadata='{"k":1}', expected=expected))
+    await send(driver, append(s, "a", owner="bob"))
+    await send(driver, clear(s, owner="eve"))
+    row = (await load(driver, s)).row
+
+    assert row is not None
+    assert (row.owner, row.metadata) == ("ann", '{"k":1}')
+
+
+@pytest.mark.parametrize("expected", [None, 0])
+async def test_a_delete_that_creates_a_tombstone_keeps_no_metadata(
+    driver: Driver, s: str, expected: int | None
+) -> None:
+    await send(driver, delete(s, owner="ann", metadata='{"k":1}', expected=expected))
+    row = (await load(driver, s)).row
+
+    assert row is not None
+    assert (row.owner, row.metadata) == ("ann", None)
+
+
+@pytest.mark.parametrize("chained", [False, True])
+async def test_a_replace_that_creates_the_session_gives_it_its_owner(
+    driver: Driver, s: str, chained: bool
+) -> None:
+    if chained:
+        assert await driver.record_chain(s, Chain("resp_1", epoch=0, seq=0))
+
+    await send(driver, replace(s, "a", owner="ann", metadata='{"k":1}', expected=0))
+    await send(driver, replace(s, "b", owner="bob", expected=1))
+    row = (await load(driver, s)).row
+
+    assert row is not None
+    assert (row.owner, row.metadata) == ("ann", '{"k":1}')
+
+
+async def test_a_replace_revives_a_tombstone_with_a_new_owner(driver: Driver, s: str) -> None:
+    await send(driver, append(s, "a", owner="ann"))
+    await send(driver, delete(s))
+    await send(driver, replace(s, "b", owner="bob", metadata='{"k":1}', expected=2))
+    row = (await load(driver, s)).row
+
+    assert row is not None
+    assert (row.deleted_at, row.owner, row.metadata) == (None, "bob", '{"k":1}')
+
+
 async def test_owner_and_metadata_apply_at_creation_only(driver: Driver, s: str) -> None:
     await send(driver, append(s, "a", owner="ann", metadata='{"k":1}'))
     await send(driver, append(s, "b", owner="bob", metadata='{"k":2}'))

@@ -177,3 +177,12 @@ async def test_two_updates_at_once_are_both_applied(session: CasSession, other: 
     await asyncio.gather(*(s.update(count) for s in (session, other.session("s")) for _ in range(3)))
 
     assert texts_of((await session.snapshot()).items) == ["6"]
+
+
+async def test_an_update_that_creates_the_session_gives_it_its_owner(store: SessionStore) -> None:
+    session = store.session("s", owner="ann", metadata={"k": 1})
+
+    await session.update(lambda items: said("one"))
+
+    assert [info.session_id for info in await store.list_sessions(owner="ann")] == ["s"]
+    assert await session.metadata() == {"k": 1}
