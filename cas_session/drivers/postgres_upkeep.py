@@ -145,7 +145,8 @@ WHERE c.session_id = $1::text AND c.source_epoch < s.erased_epoch
 # is taken by its gen alone. A pop whose op row is gone is old. LIMIT in a lateral keeps the planner at one
 # index range a session; SKIP LOCKED keeps two workers out of each other's way. An op row is the key to its
 # version's items, which were current until the next write: it counts from there, so that the one before the
-# first young one stays.
+# first young one stays. Maintenance's own attempts have the session '', which has no row: the first window
+# takes them.
 PRUNE = """
 WITH s AS MATERIALIZED (
     SELECT s.session_id, s.version, s.base_seq, s.base_gen, s.erased_epoch, y.version AS young, y.kind
@@ -221,7 +222,7 @@ ops AS MATERIALIZED (
 ),
 attempts AS MATERIALIZED (
     SELECT c.attempt_id
-    FROM s
+    FROM (SELECT session_id FROM s UNION ALL SELECT '' WHERE $1::text = '') s
     CROSS JOIN LATERAL (
         SELECT c.attempt_id FROM cas_session_compaction c
         WHERE c.session_id = s.session_id AND c.status <> 'running'

@@ -353,6 +353,7 @@ SELECT coalesce(strftime('%Y-%m-%d %H:%M:%f', 'now', ?), ''),
 
 # Sessions that may have something to prune: their oldest op row is old enough, or a crash left erased rows.
 # What hides rows has an op row, so a session that has only young ones hides nothing that is old enough.
+# Maintenance's own attempts have the session '', which has no row.
 FIND_PRUNABLE_SESSIONS = """
 SELECT s.session_id
   FROM cas_session AS s
@@ -381,7 +382,14 @@ SELECT s.session_id
                                AND (c.source_digest IS NOT NULL
                                     OR c.output_digest IS NOT NULL
                                     OR c.error IS NOT NULL)))))
- ORDER BY s.session_id
+UNION ALL
+SELECT ''
+ WHERE :after = ''
+   AND EXISTS (SELECT 1
+                 FROM cas_session_compaction
+                WHERE session_id = ''
+                  AND coalesce(finished_at, expires_at) <= :op_cutoff)
+ ORDER BY 1
  LIMIT :sessions
 """
 

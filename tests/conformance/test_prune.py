@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from cas_session.driver import Driver, FinishCompaction, Prune
+from cas_session.driver import NO_SESSION, Driver, FinishCompaction, Prune
 from cas_session.errors import OperationMismatchError, VersionConflictError, VersionNotRetainedError
+from cas_session.maintenance import NO_ONES_SESSION
 from tests.conformance.database import Database
 from tests.conformance.writes import (
     append,
@@ -324,6 +325,26 @@ async def test_digests_and_texts_of_attempts_from_before_an_erase_go_whatever_re
     (row,) = await driver.compactions(s, limit=10)
 
     assert (row.source_digest, row.output_digest, row.error) == (None, None, None)
+
+
+async def test_old_attempts_of_maintenance_go_which_have_no_session_row(
+    driver: Driver, database: Database, s: str
+) -> None:
+    await send(driver, append(s, "a"))
+    for _ in range(3):
+        attempt = begin(NO_ONES_SESSION, NO_SESSION)
+        assert await driver.begin_compaction(attempt) == "started"
+        await driver.finish_compaction(FinishCompaction(attempt_id=attempt.attempt_id, decision="pruned 0"))
+    await database.age_attempts(NO_ONES_SESSION, LONG_AGO)
+    young = begin(NO_ONES_SESSION, NO_SESSION)
+    await driver.begin_compaction(young)
+
+    assert await prune(driver, batch=2) == 3
+
+    assert [row.attempt_id for row in await driver.compactions(NO_ONES_SESSION, limit=10)] == [
+        young.attempt_id
+    ]
+    await driver.finish_compaction(FinishCompaction(attempt_id=young.attempt_id, decision="pruned 3"))
 
 
 @pytest.mark.parametrize(("age", "left"), [(timedelta(days=29), 2), (timedelta(days=31), 1)])
