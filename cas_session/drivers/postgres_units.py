@@ -121,7 +121,7 @@ async def append(link: Link, group: Sequence[Append]) -> list[Landed]:
     if write.expected is None:
         sql = writes.APPEND
     else:
-        sql = writes.APPEND_IF if write.expected else writes.APPEND_NEW
+        sql = writes.APPEND_NEW if _creates(write.expected) else writes.APPEND_IF
     sent = await _send(link, write, "append", sql, write.texts, sum(write.sizes), write.owner, write.metadata)
     return [await _landed_or_conflict(link, write, sent)]
 
@@ -140,7 +140,7 @@ async def pop(link: Link, pop: Pop) -> Landed:
 
 async def clear(link: Link, clear: Clear) -> Landed:
     kind: Kind = "delete" if clear.delete else "clear"
-    if clear.expected:
+    if not (clear.expected is None or _creates(clear.expected)):
         sent = await _send(link, clear, kind, writes.CLEAR_IF, clear.delete)
     else:
         sent = await _send(link, clear, kind, writes.CLEAR, clear.delete, clear.owner, clear.metadata)
@@ -150,7 +150,7 @@ async def clear(link: Link, clear: Clear) -> Landed:
 async def replace_all(link: Link, write: Replace) -> Landed:
     if write.expected is None:
         raise ValueError("a replace of everything needs an expected version")
-    sql = writes.REPLACE_IF if write.expected else writes.REPLACE_NEW
+    sql = writes.REPLACE_NEW if _creates(write.expected) else writes.REPLACE_IF
     sent = await _send(
         link, write, "replace", sql, write.texts, sum(write.sizes), write.owner, write.metadata
     )
@@ -408,7 +408,7 @@ async def _look(link: Link, write: Write, kind: Kind) -> Landed | Current | None
 async def _landed_or_conflict(link: Link, write: Write, sent: Landed | Current | None) -> Landed:
     if isinstance(sent, Landed):
         return sent
-    raise _conflict(write, write.expected or 0, sent)
+    raise _conflict(write, 0 if write.expected is None else write.expected, sent)
 
 
 async def _find_landed(link: Link, write: Write, kind: Kind) -> Landed | None:
@@ -455,7 +455,7 @@ async def _is_ancestor(link: Link, write: Write, prefix: Prefix) -> bool:
 
 async def _send_prefix(link: Link, write: Replace, prefix: Prefix) -> Landed | Current | None:
     texts, size = write.texts, sum(write.sizes)
-    if write.expected == 0 and prefix.epoch == 0 and prefix.through == 0:
+    if _creates(write.expected) and prefix.epoch == 0 and prefix.through == 0:
         return await _send(link, write, "compact", writes.COMPACT_NEW, texts, size)
     return await _send(
         link,
@@ -474,6 +474,11 @@ async def _send_prefix(link: Link, write: Replace, prefix: Prefix) -> Landed | C
 
 
 # Why a write did not land
+
+
+def _creates(expected: int | None) -> bool:
+    """Whether a write asks that there is no session. A version 0 with a nonce is one that never was."""
+    return expected == 0 and not (isinstance(expected, Version) and expected.nonce)
 
 
 def _is_expected(expected: int, current: Current) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from cas_session.driver import NO_SESSION, Driver, Kind, Write
+from cas_session.driver import NO_SESSION, Chain, Driver, Kind, Write
 from cas_session.errors import Change, SessionNotFoundError, VersionConflictError
 from cas_session.snapshot import Version
 from tests.conformance.writes import (
@@ -276,3 +277,19 @@ async def test_a_replace_of_everything_is_never_unconditional(driver: Driver, s:
         await send(driver, write(kind, await load(driver, s), expected=None))
 
     assert await everything(driver, s) == before
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("kind", [append, clear, delete, replace])
+async def test_a_version_0_with_a_nonce_never_was(
+    driver: Driver, s: str, kind: Callable[..., Any], chained: bool
+) -> None:
+    if chained:
+        assert await driver.record_chain(s, Chain("resp_1", epoch=0, seq=0))
+    items = ("a",) if kind in (append, replace) else ()
+
+    with pytest.raises(VersionConflictError) as caught:
+        await send(driver, kind(s, *items, expected=Version(0, "5f")))
+
+    assert (caught.value.actual, caught.value.change) == (0, "missing")
+    assert await operations(driver, s) == []
