@@ -493,4 +493,4 @@ class Driver(Protocol):
         """Remove one batch and say how many rows went; 0 means that nothing is left to prune now."""
 
     async def forget(self, session_id: str) -> bool:
-        """Remove every row of a tombstone; False if the session is not deleted or does not exist."""
+        """Remove every row of a tombstone; False if there is none, or a compaction of it is running."""

@@ -253,9 +253,12 @@ class SessionStore:
         return await prune_all(self.backend, self._prune)
 
     async def forget(self, session_id: str) -> bool:
-        """Remove every row of a deleted session, its tombstone too; False if it is not deleted.
+        """Remove every row of a deleted session, its tombstone too.
 
         Versions start again at 1 if the id is used again, so nothing may remember the old ones.
+
+        Returns:
+            False if it is not deleted, or a compaction that began before still runs: try again later.
         """
         check_id("session_id", session_id)
         return await self.backend.call(lambda driver: driver.forget(session_id))

@@ -263,9 +263,16 @@ WHERE c.session_id = s.session_id AND c.source_epoch < s.erased_epoch
     AND (c.source_digest IS NOT NULL OR c.output_digest IS NOT NULL OR c.error IS NOT NULL)
 """
 
-# Under the lock of LOCK_SESSION, so that nothing of a writer that was waited for stays behind.
+# Under the lock of LOCK_SESSION, so that nothing of a writer that was waited for stays behind. Not beside a
+# live attempt: one that was planned at version 0 has no op row by which to tell that it meets another session.
 FORGET_TOMBSTONE = """
-DELETE FROM cas_session WHERE session_id = $1::text AND deleted_at IS NOT NULL RETURNING true
+DELETE FROM cas_session s
+WHERE s.session_id = $1::text AND s.deleted_at IS NOT NULL
+    AND NOT EXISTS (
+        SELECT FROM cas_session_compaction c
+        WHERE c.session_id = $1::text AND c.status = 'running' AND c.expires_at > now()
+    )
+RETURNING true
 """
 
 FORGET_ITEMS = "DELETE FROM cas_session_item WHERE session_id = $1::text"

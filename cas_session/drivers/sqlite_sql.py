@@ -474,10 +474,17 @@ DELETE FROM cas_session_op
                   LIMIT :rows)
 """
 
+# Not beside a live attempt: one that was planned at version 0 has no op row by which to tell that the session
+# it meets is another one.
 FORGET_SESSION = """
 DELETE FROM cas_session
  WHERE session_id = ?
    AND deleted_at IS NOT NULL
+   AND NOT EXISTS (SELECT 1
+                     FROM cas_session_compaction AS c
+                    WHERE c.session_id = cas_session.session_id
+                      AND c.status = 'running'
+                      AND c.expires_at > strftime('%Y-%m-%d %H:%M:%f', 'now'))
 """
 
 FORGET_ITEMS = "DELETE FROM cas_session_item WHERE session_id = ?"

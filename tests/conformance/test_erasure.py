@@ -7,7 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cas_session.driver import NO_CHAIN, Chain, Clear, Driver, FinishCompaction, Kind, Prune, Write
+from cas_session.driver import (
+    NO_CHAIN,
+    NO_SESSION,
+    Chain,
+    Clear,
+    Driver,
+    FinishCompaction,
+    Kind,
+    Prune,
+    Write,
+)
 from cas_session.errors import SessionNotFoundError, VersionConflictError
 from tests.conformance.database import Database
 from tests.conformance.writes import (
@@ -312,6 +322,7 @@ async def test_forget_removes_every_row_of_a_tombstone(driver: Driver, database:
     await driver.begin_compaction(begin(s, (await load(driver, s)).manifest))
     await send(driver, append("conversation-2", "theirs"))
     await send(driver, delete(s))
+    await database.age_attempts(s, timedelta(hours=1))
 
     assert await driver.forget(s)
     assert (await load(driver, s)).row is None
@@ -319,6 +330,18 @@ async def test_forget_removes_every_row_of_a_tombstone(driver: Driver, database:
     assert await driver.compactions(s, limit=10) == []
     assert await database.item_rows(s) == []
     assert await texts(driver, "conversation-2") == ["theirs"]
+
+
+async def test_a_session_is_not_forgotten_while_a_compaction_of_it_runs(driver: Driver, s: str) -> None:
+    """Planned at version 0 it could not tell the session that it meets from the one that it read."""
+    attempt = begin(s, NO_SESSION)
+    await driver.begin_compaction(attempt)
+    await send(driver, append(s, "a"))
+    await send(driver, delete(s))
+
+    assert not await driver.forget(s)
+    await driver.finish_compaction(FinishCompaction(attempt_id=attempt.attempt_id, decision="conflict"))
+    assert await driver.forget(s)
 
 
 async def test_forget_leaves_a_session_that_is_not_deleted(driver: Driver, s: str) -> None:
