@@ -264,7 +264,7 @@ WHERE c.session_id = s.session_id AND c.source_epoch < s.erased_epoch
 """
 
 # Under the lock of LOCK_SESSION, so that nothing of a writer that was waited for stays behind. Not beside a
-# live attempt: one that was planned at version 0 has no op row by which to tell that it meets another session.
+# live attempt: one that was planned at version 0 has no op row by which to tell another session apart.
 FORGET_TOMBSTONE = """
 DELETE FROM cas_session s
 WHERE s.session_id = $1::text AND s.deleted_at IS NOT NULL
