@@ -91,7 +91,7 @@ async def test_a_plain_function_is_refused(store: SessionStore) -> None:
         await session.compact(force=True)
 
 
-@pytest.mark.parametrize("given", ["gpt-5.1", 3, PruneCompactor, object()], ids=["text", "number", "class", "object"])
+@pytest.mark.parametrize("given", ["gpt-5.1", 3, PruneCompactor])
 def test_anything_else_is_refused_at_once(store: SessionStore, given: Any) -> None:
     with pytest.raises(TypeError, match="a compactor has an async method compact"):
         store.session("s", compactor=given)
