@@ -40,6 +40,7 @@ Rule = Literal[
     "shortened",  # within one epoch, an earlier read is no prefix of a later one
     "conflict",  # a conflict that does not tell the truth
     "order",  # a later call with a lower version
+    "raised",  # an exception that the contract does not name
     "final",  # what is there in the end is not the list
 ]
 
@@ -75,13 +76,17 @@ def check(history: History) -> list[Violation]:
         calls[call.session].append(call)
     prunes = calls.pop("", [])
     return [
+        Violation("raised", "", f"{call.verb} {call.id}: {call.error}")
+        for call in prunes
+        if call.outcome == "raised"
+    ] + [
         violation
         for final in history.finals
-        for violation in _Session(final, calls[final.session], prunes).violations()
+        for violation in SessionCheck(final, calls[final.session], prunes).violations()
     ]
 
 
-class _Session:
+class SessionCheck:
     """One session: its list at each version, and the calls that are held against it."""
 
     def __init__(self, final: Final, calls: Sequence[Call], prunes: Sequence[Call]) -> None:
@@ -177,7 +182,9 @@ class _Session:
 
     def _call(self, call: Call) -> Iterator[Violation]:
         op = self.op_of.get(call.id)
-        if not call.is_write:
+        if call.outcome == "raised":
+            yield self._broken("raised", call, str(call.error))
+        elif not call.is_write:
             yield from self._read(call)
         elif call.outcome == "landed" or (call.verb, call.outcome, op is None) == ("pop", "nothing", False):
             yield from self._landed(call, op)

@@ -27,7 +27,9 @@ Verb = Literal[
     "read as of",
     "prune",
 ]
-Outcome = Literal["landed", "nothing", "read", "conflict", "not retained", "did not land", "unknown"]
+Outcome = Literal[
+    "landed", "nothing", "read", "conflict", "not retained", "did not land", "unknown", "raised"
+]
 
 PIN = "pin:"
 Tokens = tuple[str, ...]
@@ -57,7 +59,8 @@ class Call:
         expected: The version that a conditional write names.
         target: The version that a restore or a read as of names.
         steps: What an update or a compaction was given and what it made of it, try by try.
-        outcome: ``nothing``: there was nothing to write, the session is at `version`.
+        outcome: ``nothing``: there was nothing to write, the session is at `version`. ``raised``: an
+            exception that the contract does not name.
         version: Of what landed or was read, or that a conflict names.
         planned: The version that a compaction was made from.
         epoch: Of what was read.

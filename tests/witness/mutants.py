@@ -9,7 +9,7 @@ import inspect
 import textwrap
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -272,3 +272,10 @@ NEW_OP_ID = Mutant(
     ),
 )
 LOOK_UP = Mutant("look-up instead of re-send", (around(writes.Writer, "send", _look_up),))
+
+
+def use(name: str, database: Literal["sqlite", "postgres"]) -> None:
+    """Make this process use a wrong store."""
+    known = {"sqlite": SQLITE, "postgres": POSTGRES}[database]
+    (mutant,) = (mutant for mutant in (*known, NEW_OP_ID, LOOK_UP) if mutant.name == name)
+    mutant.apply(pytest.MonkeyPatch())

@@ -28,6 +28,7 @@ from tests.witness.worker import Sessions, Settings
 ROOT = Path(__file__).parents[2]
 GIVE_UP_S = 900.0  # of a run that makes no calls; a free machine needs a tenth of it
 OPS_READ = 1000  # at a time
+RETAIN_S = {0: 0.0, 1: 0.1}  # of the processes that prune: at once, or with something left to restore
 SESSIONS: Sessions = ("hot", "warm", "mild")
 
 BUSY = """
@@ -64,22 +65,34 @@ class Workers:
         folder: For their logs.
         seed: Of their choices.
         count: How many.
-        patience_s: As in `Settings`.
+        patience_s, mutant: As in `Settings`.
     """
 
     def __init__(
-        self, url: str, folder: Path, seed: int, *, count: int = 4, patience_s: float | None = None
+        self,
+        url: str,
+        folder: Path,
+        seed: int,
+        *,
+        count: int = 4,
+        sessions: Sessions = SESSIONS,
+        patience_s: float | None = None,
+        mutant: str = "",
     ) -> None:
         self._url = url
         self._folder = folder
         self._seed = seed
         self._patience_s = patience_s
+        self._mutant = mutant
+        self._sessions = sessions
         self._random = random.Random(seed)
         self._processes: list[Process | None] = [None] * count
         self._lives = [0] * count
         self._listening: set[asyncio.Task[None]] = set()
         self._moved = asyncio.Event()
         self._calls_of = [0] * count
+        self._ending: set[Process] = set()
+        self._fallen = 0
         self.kills = 0
 
     @property
@@ -109,6 +122,7 @@ class Workers:
         process = self._processes[at]
         if process is None or process.returncode is not None:
             return
+        self._ending.add(process)
         process.kill()
         self.kills += 1
         await process.wait()
@@ -117,6 +131,7 @@ class Workers:
     async def stop(self) -> list[int | None]:
         """Let every process end its calls; return how they ended."""
         running = [process for process in self._processes if process is not None]
+        self._ending.update(running)
         for process in running:
             assert process.stdin is not None
             process.stdin.write(b"stop\n")
@@ -137,6 +152,7 @@ class Workers:
     async def _until(self, is_reached: Callable[[], bool]) -> None:
         async with asyncio.timeout(GIVE_UP_S):
             while not is_reached():
+                assert not self._fallen, "a process ended by itself"
                 self._moved.clear()
                 await self._moved.wait()
 
@@ -148,9 +164,10 @@ class Workers:
             self._url,
             str(self._folder / f"{name}.log"),
             self._seed,
-            sessions=SESSIONS,
-            retain_s=0 if at == 0 else None,
+            sessions=self._sessions,
+            retain_s=RETAIN_S.get(at),
             patience_s=self._patience_s,
+            mutant=self._mutant,
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.witness.worker", stdin=PIPE, stdout=PIPE, cwd=ROOT
@@ -168,6 +185,8 @@ class Workers:
         while dots := await process.stdout.read(1 << 12):
             self._calls_of[at] += len(dots)
             self._moved.set()
+        self._fallen += process not in self._ending
+        self._moved.set()
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,9 @@ Every change is tried at several places of the history, and every one of them mu
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -14,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests import postgres
-from tests.witness.checker import KINDS, Rule, check
-from tests.witness.history import Call, Final, History, Mark, Op, Tokens, recorded
+from tests.witness.checker import KINDS, Rule, SessionCheck, check
+from tests.witness.history import Call, Final, History, Mark, Op, recorded
 from tests.witness.stress import finals
 from tests.witness.worker import Settings, named_writes, work
 
-CALLS = 700
+ENOUGH = 3  # writes of each kind that landed
+CALLS = 300  # after which it looks whether that is enough
 PLACES = 8  # at which each change is tried
 S = "hot"
 
@@ -34,6 +38,10 @@ class Tape:
         self.final = next(final for final in history.finals if final.session == S)
         self.calls = {call.id: call for call in history.calls if call.session == S}
         self.ops = self.final.ops
+        prunes = [call for call in history.calls if call.verb == "prune"]
+        replayed = SessionCheck(self.final, tuple(self.calls.values()), prunes)
+        assert list(replayed.violations()) == []
+        self.lists, self.known = replayed.lists, replayed.known
         self.reads = [call for call in self.calls.values() if _is_read(call)]
 
     def landed(self, *verbs: str) -> Iterator[tuple[Op, Call]]:
@@ -59,16 +67,6 @@ class Tape:
         )
         last = numbered[-1].version
         return self.with_calls([], replace(self.final, ops=numbered, version=last, **changes))  # type: ignore[arg-type]
-
-    def number_before(self, moment: int) -> int:
-        """The highest version that was told before this moment."""
-        ended = (
-            call.version.number
-            for call in self.calls.values()
-            if call.version and call.outcome in ("landed", "read") and call.verb != "read as of"
-            if call.end is not None and call.end < moment
-        )
-        return max(ended, default=0)
 
 
 def _is_read(call: Call) -> bool:
@@ -197,7 +195,8 @@ def a_compaction_of_items_that_were_not_there(tape: Tape) -> Iterator[History]:
     for _, call in tape.landed("compact"):
         given, made = call.steps[-1]
         yield tape.with_call(call, steps=((("erased", *given), made),))
-        yield tape.with_call(call, steps=((given[1:], made),))
+        if len(given) > 1:
+            yield tape.with_call(call, steps=((given[1:], made),))
 
 
 def a_compaction_planned_before_a_rewrite(tape: Tape) -> Iterator[History]:
@@ -261,31 +260,28 @@ def a_read_of_an_earlier_state(tape: Tape) -> Iterator[History]:
     """All of it is right, but a newer version had been told to somebody before it began."""
     for read in tape.reads:
         assert read.version is not None
-        before = [r for r in tape.reads if r.version and r.version.number < tape.number_before(read.begin)]
+        before = [r for r in tape.reads if r.version and r.version.number < tape.known[read.id]]
         if before:
             stale = max(before, key=lambda r: r.version or Mark(0))
             yield tape.with_call(read, version=stale.version, items=stale.items, epoch=stale.epoch)
 
 
 def a_read_of_what_was_cleared(tape: Tape) -> Iterator[History]:
-    cleared: Tokens = ()
-    lists = {read.version.number: read.items for read in tape.reads if read.version}
-    for op, _ in tape.landed("clear", "delete"):
-        cleared = lists.get(op.version.number - 1, cleared)
-        for read in tape.reads:
-            at = read.version.number if read.version else 0
-            if cleared and op.version.number <= at < op.version.number + 3:
-                yield tape.with_call(read, items=(*cleared, *read.items))
+    for op, clear in tape.landed("clear", "delete"):
+        before = tape.lists[op.version.number - 1]
+        read = Call("late", S, "read", clear.begin, clear.end, outcome="read", epoch=op.epoch)
+        if before:
+            yield tape.with_calls([replace(read, version=op.version, items=before)])
 
 
 def a_read_as_of_what_was_cleared(tape: Tape) -> Iterator[History]:
     for op, clear in tape.landed("clear", "delete"):
-        earlier = [r for r in tape.reads if r.version and r.version.number == op.version.number - 1]
-        for read in earlier:
-            late = (clear.end or 0) + 1
-            yield tape.with_call(
-                read, id="late", verb="read as of", begin=late, end=late + 1, target=op.version.number - 1
-            )
+        target, late = op.version.number - 1, (clear.end or 0) + 1
+        read = Call("late", S, "read as of", late, late + 1, target=target, outcome="read")
+        if target:
+            was = tape.ops[target - 1]
+            items = tape.lists[target]
+            yield tape.with_calls([replace(read, version=was.version, epoch=was.epoch, items=items)])
 
 
 def a_read_of_what_did_not_land(tape: Tape) -> Iterator[History]:
@@ -309,7 +305,7 @@ def conflicts(tape: Tape) -> Iterator[Call]:
 
 def a_conflict_with_a_version_that_was_gone(tape: Tape) -> Iterator[History]:
     for call in conflicts(tape):
-        known = tape.number_before(call.begin)
+        known = tape.known[call.id]
         if known > 1 and call.expected and call.expected.number != known - 1:
             stale = tape.ops[known - 2]
             yield tape.with_call(call, version=stale.version)
@@ -337,6 +333,11 @@ def a_version_that_is_said_to_be_erased(tape: Tape) -> Iterator[History]:
         yield tape.with_call(
             read, verb="read as of", outcome="not retained", reason="erased", target=last, version=None
         )
+
+
+def an_exception_that_nobody_names(tape: Tape) -> Iterator[History]:
+    for call in conflicts(tape):
+        yield tape.with_call(call, outcome="raised", error="KeyError()")
 
 
 # The end
@@ -389,9 +390,20 @@ FOUND_BY: dict[Change, set[Rule]] = {
     a_conflict_with_what_was_expected: {"conflict"},
     a_conflict_of_an_unconditional_write: {"conflict"},
     a_version_that_is_said_to_be_erased: {"result"},
+    an_exception_that_nobody_names: {"raised"},
     erased_rows_that_are_still_stored: {"final"},
     items_that_are_lost_in_the_end: {"final"},
 }
+
+
+def calls_of(stores: Iterable[Settings]) -> list[Call]:
+    return [call for settings in stores for call in recorded(Path(settings.log))]
+
+
+def is_enough(stores: Iterable[Settings]) -> bool:
+    """Whether there is something to change of each kind."""
+    landed = Counter(call.verb for call in calls_of(stores) if call.outcome == "landed")
+    return all(landed[verb] >= ENOUGH for verb in KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -403,21 +415,22 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Tape:
 
     async def record() -> None:
         stopped = asyncio.Event()
-        left = iter(range(CALLS))
+        count, seed = itertools.count(1), random.SystemRandom().randrange(2**32)
+        stores = [
+            Settings(
+                name, url, str(folder / f"{name}.log"), seed, sessions=(S,), clients=1, retain_s=retain_s
+            )
+            for name, retain_s in (("a", 0.0), ("b", None))
+        ]
 
         def done() -> None:
-            if next(left, None) is None:
+            if next(count) % CALLS == 0 and is_enough(stores):
                 stopped.set()
 
         await finals(url)  # makes the tables
-        stores = [
-            Settings(name, url, str(folder / f"{name}.log"), seed=1, retain_s=retain_s)
-            for name, retain_s in (("a", 0.0), ("b", None))
-        ]
         with named_writes():
             await asyncio.gather(*(work(settings, stopped, done) for settings in stores))
-        calls = [call for settings in stores for call in recorded(Path(settings.log))]
-        histories.append(History(tuple(calls), tuple(await finals(url))))
+        histories.append(History(tuple(calls_of(stores)), tuple(await finals(url, [S]))))
 
     postgres.in_own_loop(record)
     return Tape(histories[0])

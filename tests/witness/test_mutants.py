@@ -6,8 +6,10 @@ The tests are those of the other folders, called as functions: the smallest one 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -31,7 +33,11 @@ from tests.session import test_unknown_outcomes
 from tests.session.items import said
 from tests.session.stores import lose_answer, patched_store
 from tests.witness import mutants
+from tests.witness.checker import Violation, check
+from tests.witness.cuts import CuttingProxy
+from tests.witness.history import History
 from tests.witness.mutants import Mutant
+from tests.witness.stress import SESSIONS, Figures, Workers, finals, quiet, running
 
 FAILURES = (AssertionError, pytest.fail.Exception)
 
@@ -153,6 +159,57 @@ async def test_the_wrong_store_fails(scene: Scene, mutant: Mutant, monkeypatch: 
 
     with pytest.raises(FAILURES):
         await TESTS[mutant.name](scene)
+
+
+WITNESSED = [
+    ("postgres", "blind clear by DELETE"),
+    ("postgres", "clear without epoch"),
+    ("postgres", "version reuse after delete"),
+    ("postgres", "version read after items"),
+    ("postgres", "new op_id on retry"),
+    ("sqlite", "clear without epoch"),
+    ("sqlite", "version reuse after delete"),
+    ("sqlite", "version read after items"),
+    ("sqlite", "removal by gen <> base_gen"),
+]
+"""Those that writers at random soon run into. For the others they would need luck, or a caller that sends
+what the store never does."""
+ROUNDS, CALLS = 10, 600
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), WITNESSED)
+async def test_the_version_witness_finds(
+    request: pytest.FixtureRequest, tmp_path: Path, figures: Figures, kind: str, name: str
+) -> None:
+    """Four processes with the wrong store on one database, for some rounds at most."""
+    broken: list[Violation] = []
+    for at in range(ROUNDS):
+        url, folder = request.getfixturevalue(f"fresh_{kind}"), tmp_path / str(at)
+        folder.mkdir()
+        broken = await _witnessed(url, folder, figures.seed + at, name)
+        if broken:
+            break
+
+    assert broken
+
+
+async def _witnessed(url: str, folder: Path, seed: int, mutant: str) -> list[Violation]:
+    """What the checker says of processes that use a wrong store."""
+    async with contextlib.AsyncExitStack() as stack:
+        ours = url
+        if not url.startswith("sqlite"):
+            proxy = await stack.enter_async_context(CuttingProxy(url, seed))
+            proxy.rate, ours = 0.02, proxy.url
+        names = tuple(f"{session}-{seed}" for session in SESSIONS)
+        workers = await stack.enter_async_context(
+            running(Workers(ours, folder, seed, sessions=names, mutant=mutant))
+        )
+        await workers.until(CALLS)
+        await workers.stop()
+    if not url.startswith("sqlite"):
+        await quiet(url)
+    return check(History(tuple(workers.recorded()), tuple(await finals(url, names))))
 
 
 def test_every_mutant_of_the_design_is_there() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +40,9 @@ def restart(server: postgres.EmbeddedServer) -> None:
 
 @pytest.mark.parametrize(("restarts", "calls"), [(1, 600), pytest.param(5, 5_000, marks=pytest.mark.slow)])
 async def test_writers_outlive_a_server_that_crashes_and_comes_back(
-    server: postgres.EmbeddedServer, tmp_path: Path, restarts: int, calls: int
+    server: postgres.EmbeddedServer, tmp_path: Path, figures: Figures, restarts: int, calls: int
 ) -> None:
-    clock, figures = Clock(), Figures(seed=random.SystemRandom().randrange(2**32))
+    clock = Clock()
     with postgres.new_database(server.url) as url:
         await migrate.run(url, migrate.upgrade)
         async with running(Workers(url, tmp_path, figures.seed, patience_s=PATIENCE_S)) as workers:

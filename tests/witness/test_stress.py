@@ -6,7 +6,6 @@ says its seed and keeps the history: ``check(History.load(path))`` judges it aga
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import asyncpg
@@ -27,20 +26,17 @@ from tests.witness.stress import (
     running,
 )
 
-CUT_RATE = 0.01  # of the messages; a call has two and more
-BACKENDS_S = 0.25  # between two backends that are terminated
+CUT_RATE = 0.015  # of the messages; a call has two and more
+BACKENDS_S = 0.1  # between two backends that are terminated
 
-SIZES = pytest.mark.parametrize("calls", [1_000, pytest.param(20_000, marks=pytest.mark.slow)])
-
-
-@pytest.fixture
-def figures() -> Figures:
-    return Figures(seed=random.SystemRandom().randrange(2**32))
+SIZES = pytest.mark.parametrize(
+    ("calls", "kills_s"), [(1_000, 1.0), pytest.param(20_000, 2.0, marks=pytest.mark.slow)]
+)
 
 
 @SIZES
-async def test_on_postgres_with_cut_connections_and_terminated_backends(
-    fresh_postgres: str, tmp_path: Path, figures: Figures, calls: int
+async def test_on_postgres_with_cut_connections_terminated_backends_and_killed_processes(
+    fresh_postgres: str, tmp_path: Path, figures: Figures, calls: int, kills_s: float
 ) -> None:
     clock, seed = Clock(), figures.seed
     admin = await asyncpg.connect(fresh_postgres)
@@ -53,13 +49,16 @@ async def test_on_postgres_with_cut_connections_and_terminated_backends(
         running(Workers(proxy.url, tmp_path, seed)) as workers,
     ):
         proxy.rate = CUT_RATE
-        async with meanwhile(again_and_again(BACKENDS_S, seed, terminate)):
+        async with meanwhile(
+            again_and_again(BACKENDS_S, seed, terminate), again_and_again(kills_s, seed, workers.kill_one)
+        ):
             await workers.until(calls)
         proxy.rate = 0
         codes = await workers.stop()
     await admin.close()
     await quiet(fresh_postgres)
     figures.seconds = clock.seconds
+    figures.disturbances["processes killed"] = workers.kills
     figures.disturbances.update({f"cuts {moment}": number for moment, number in proxy.cuts.items()})
     judge(History(tuple(workers.recorded()), tuple(await finals(fresh_postgres))), figures, tmp_path)
     print(figures)
@@ -69,9 +68,7 @@ async def test_on_postgres_with_cut_connections_and_terminated_backends(
     assert figures.outcomes["landed"] > figures.calls / 4
 
 
-@pytest.mark.parametrize(
-    ("calls", "kills_s"), [(1_000, 0.7), pytest.param(20_000, 1.5, marks=pytest.mark.slow)]
-)
+@SIZES
 async def test_on_sqlite_with_killed_processes(
     fresh_sqlite: str, tmp_path: Path, figures: Figures, calls: int, kills_s: float
 ) -> None:

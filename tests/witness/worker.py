@@ -34,7 +34,7 @@ from cas_session import (
     verbs,
 )
 from cas_session.compactors.base import CompactionRequest
-from cas_session.errors import SessionNotFoundError, VersionNotRetainedError
+from cas_session.errors import CompactorError, SessionNotFoundError, VersionNotRetainedError
 from cas_session.events import AttemptFailed, CancelledWrite, Event
 from cas_session.retry import CONFLICT, OUTCOME, TRANSIENT
 from cas_session.snapshot import Snapshot, Version
@@ -49,8 +49,8 @@ WEIGHTS = {
     "append if": 6,
     "pop": 5,
     "pop if": 2,
-    "clear": 1,
-    "clear if": 0.7,
+    "clear": 2,
+    "clear if": 1,
     "delete": 0.5,
     "replace": 3,
     "update": 3,
@@ -59,7 +59,7 @@ WEIGHTS = {
     "read": 24,
     "read newest": 4,
     "read as of": 5,
-    "prune": 1,
+    "prune": 2,
 }
 CANCELLED = 0.02  # of the writes
 FRESH = 0.7  # of the conditional writes look first
@@ -75,8 +75,10 @@ class Settings:
     Attributes:
         name: Of this process; it begins the ids of its calls.
         log: The file that its calls are written to.
-        retain_s: What its store keeps hidden items for; at 0 it prunes at times.
+        retain_s: Seconds for which its store keeps what is hidden, when it prunes, as it does at times; None:
+            it does not prune.
         patience_s: Seconds after which it gives a write up; None: the budgets of the library.
+        mutant: The name of the wrong store that it uses; empty: the real one.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Settings:
     clients: int = 3
     retain_s: float | None = None
     patience_s: float | None = None
+    mutant: str = ""
 
     @property
     def retry(self) -> RetryPolicies:
@@ -138,7 +141,7 @@ class Client:
         self._log = log
         self._random = random.Random(f"{settings.seed}-{name}")
         self._sessions = settings.sessions
-        self._prunes = settings.retain_s == 0
+        self._prunes = settings.retain_s is not None
         self._seen: dict[str, Version] = {}
         self._calls = 0
 
@@ -215,8 +218,7 @@ class Client:
         if report.landed:
             self._seen[session.session_id] = report.version_after
             return {"outcome": "landed", "version": report.version_after, "planned": report.version_before}
-        maybe = report.status == "failed" and report.model_calls
-        return {"outcome": "unknown" if maybe else "did not land", "error": f"{report.status} {report.error}"}
+        return {"outcome": "did not land", "error": f"{report.status} {report.error}"}
 
     async def _read(self, session: CasSession, call: str, known: dict[str, Any]) -> dict[str, Any]:
         self._begin(call, known)
@@ -263,10 +265,12 @@ class Client:
             ended = {"outcome": "not retained", "reason": error.reason}
         except WriteOutcomeUnknownError as error:
             ended = {"outcome": "unknown", "error": str(error)}
-        except StorageUnavailableError as error:
+        except (StorageUnavailableError, CompactorError) as error:
             ended = {"outcome": "did not land", "error": str(error)}
         except SessionNotFoundError as error:
             ended = {"outcome": "nothing", "error": str(error)}
+        except Exception as error:  # noqa: BLE001  # a finding
+            ended = {"outcome": "raised", "error": repr(error)}
         except asyncio.CancelledError:
             ended = self._cancelled(call, verb)
         if isinstance(ended.get("version"), Version):
@@ -312,7 +316,7 @@ class Client:
         async def compact(request: CompactionRequest) -> list[Item]:
             nonlocal tries
             tries += 1
-            made = [f"{call}.{tries}.{at}" for at in range(self._random.randint(1, 2))]
+            made = [f"{call}.{tries}.{at}" for at in range(self._random.randint(1, 5))]
             await asyncio.sleep(self._random.uniform(0, MODEL_S))
             self._log.write(call, step=[tokens_of(request.items), made])
             return [item_of(token) for token in made]
@@ -329,7 +333,14 @@ def _is_pinned(item: Item) -> bool:
 
 # A lease that a killed process left is soon taken over.
 POLICIES = [
-    CompactionPolicy(keep_last_turns=turns, pinned=_is_pinned, on_append=on_append, deadline_s=1, lease_s=1.2)
+    CompactionPolicy(
+        keep_last_turns=turns,
+        pinned=_is_pinned,
+        on_append=on_append,
+        on_error="raise",
+        deadline_s=1,
+        lease_s=1.2,
+    )
     for turns in (0, 1, 3)
     for on_append in ("rebase", "rebase", "retry")
 ]
@@ -391,6 +402,10 @@ async def _main(settings: Settings) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), stopped.set)
     out = sys.stdout.fileno()
+    if settings.mutant:
+        from tests.witness import mutants
+
+        mutants.use(settings.mutant, "sqlite" if settings.url.startswith("sqlite") else "postgres")
     with named_writes():
         await work(settings, stopped, lambda: os.write(out, b"."))
 
