@@ -116,6 +116,12 @@ class Workers:
         goals = [made + calls for made in self._calls_of]
         await self._until(lambda: all(made >= goal for made, goal in zip(self._calls_of, goals, strict=True)))
 
+    async def are_killed(self, calls: int) -> None:
+        """Kill one of them each time that so many calls, on average, have been made."""
+        while True:
+            await self.until(self.calls + int(self._random.expovariate(1 / calls)))
+            await settle(self.kill_one())
+
     async def kill_one(self) -> None:
         """Kill a process that makes calls, with what it is about, and start another in its place."""
         at = self._random.randrange(len(self._processes))

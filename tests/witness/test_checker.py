@@ -51,6 +51,11 @@ class Tape:
             if call.outcome == "landed" and call.version is not None and call.verb in verbs:
                 yield op, call
 
+    @property
+    def some_ops(self) -> tuple[Op, ...]:
+        """Op rows from everywhere, for they are many."""
+        return self.ops[:: max(1, len(self.ops) // PLACES)]
+
     def with_call(self, call: Call, **changes: object) -> History:
         """The history with one call changed."""
         return self.with_calls([replace(call, **changes)])  # type: ignore[arg-type]
@@ -94,7 +99,7 @@ def an_append_that_is_lost_with_its_op_row(tape: Tape) -> Iterator[History]:
 
 
 def an_op_row_that_is_lost(tape: Tape) -> Iterator[History]:
-    for op in tape.ops[:-1]:
+    for op in tape.some_ops[:-1]:
         left = tuple(other for other in tape.ops if other is not op)
         yield tape.with_calls([], replace(tape.final, ops=left))
 
@@ -137,7 +142,7 @@ def a_write_of_unknown_outcome_that_landed_twice(tape: Tape) -> Iterator[History
 
 
 def a_write_of_nobody(tape: Tape) -> Iterator[History]:
-    for op in tape.ops:
+    for op in tape.some_ops:
         yield tape.with_ops(replace(o, op_id="nobody/1") if o is op else o for o in tape.ops)
 
 
@@ -227,7 +232,7 @@ def a_rewrite_that_leaves_the_epoch(tape: Tape) -> Iterator[History]:
 
 
 def a_count_that_is_wrong(tape: Tape) -> Iterator[History]:
-    for op in tape.ops:
+    for op in tape.some_ops:
         for wrong in (replace(op, item_count=op.item_count + 1), replace(op, byte_count=op.byte_count - 1)):
             yield tape.with_ops(wrong if o is op else o for o in tape.ops)
 

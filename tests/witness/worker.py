@@ -51,7 +51,7 @@ WEIGHTS = {
     "pop if": 2,
     "clear": 2,
     "clear if": 1,
-    "delete": 0.5,
+    "delete": 1,
     "replace": 3,
     "update": 3,
     "restore": 5,
