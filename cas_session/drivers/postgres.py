@@ -252,12 +252,13 @@ async def _run(unit: Callable[[Link], Awaitable[T]], link: Link) -> T:
 
 
 async def _check_server(link: Link) -> None:
-    major = link.connection.get_server_version().major
+    with connecting():  # the connection may have died since it was made
+        major = link.connection.get_server_version().major
+        encoding = link.connection.get_settings().server_encoding
     if major < OLDEST_SERVER:
         raise ConfigurationError(
             f"Postgres {OLDEST_SERVER} or newer is needed, this server is version {major}"
         )
-    encoding = link.connection.get_settings().server_encoding
     if encoding not in ENCODINGS:
         raise ConfigurationError(f"the database's encoding must be UTF8, not {encoding}")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from cas_session.drivers.postgres import PostgresDriver
+from cas_session.drivers.postgres import PostgresDriver, _check_server
 from cas_session.drivers.postgres_pool import Link
 from cas_session.errors import StorageUnavailableError
 from tests.conformance.database import Database
@@ -52,6 +52,15 @@ async def test_a_statement_on_it_did_not_land_and_may_be_sent_again(
     await link.give_back()
 
     assert (await send(driver, append("s", "a"))).manifest.version == 1
+
+
+async def test_the_server_of_it_cannot_be_checked(driver: PostgresDriver, database: Database) -> None:
+    """Opening a driver says that storage is unavailable, and not what asyncpg's pool calls it."""
+    link = await dead(driver, database)
+
+    with pytest.raises(StorageUnavailableError):
+        await _check_server(link)
+    await link.give_back()
 
 
 async def test_a_transaction_on_it_did_not_begin(driver: PostgresDriver, database: Database) -> None:
