@@ -18,7 +18,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from cas_session import schema
-from cas_session.driver import Driver
+from cas_session.driver import Driver, FinishCompaction
 from cas_session.drivers.postgres import PostgresDriver
 from cas_session.errors import ConfigurationError
 from tests import postgres
@@ -123,7 +123,9 @@ async def _work(driver: Driver, s: str) -> None:
         await send(driver, write(kind, await load(driver, s)))
         await until_landed(driver, append(s, "c", "d"))
     assert (await send(driver, pop(s, locked=True))).item == "d"
-    await driver.begin_compaction(begin(s, (await load(driver, s)).manifest))
+    attempt = begin(s, (await load(driver, s)).manifest)
+    await driver.begin_compaction(attempt)
+    await driver.finish_compaction(FinishCompaction(attempt_id=attempt.attempt_id, decision="failed"))
     await driver.load_as_of(s, 15)
     await send(driver, delete(s))
     assert await driver.forget(s)
