@@ -59,6 +59,11 @@ def translate_open(error: sqlite3.Error, path: str) -> Exception:
     return failure
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection held what this one needed."""
+    return _primary_code(error) == sqlite3.SQLITE_BUSY
+
+
 def _primary_code(error: sqlite3.Error) -> int:
     """The error's code without its details; -1 for an error that Python's module raised by itself."""
     code: int = getattr(error, "sqlite_errorcode", -1)

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, cast
 import aiosqlite
 
 from cas_session.drivers.settle import settle
-from cas_session.drivers.sqlite_errors import translate_open
+from cas_session.drivers.sqlite_errors import is_busy, translate_open
 from cas_session.errors import ConfigurationError
 
 if sys.platform != "win32":
@@ -29,6 +29,7 @@ Synchronous = Literal["FULL", "NORMAL"]
 MEMORY = ":memory:"
 OLDEST_SQLITE = (3, 35, 0)
 TURN_POLL_S = 0.001
+WAL_POLL_S = 0.01
 
 
 def check_file(path: str) -> None:
@@ -141,7 +142,7 @@ class Link:
     def _prepare(self, raw: sqlite3.Connection) -> None:
         if self._path == MEMORY:
             return
-        (mode,) = raw.execute("PRAGMA journal_mode=WAL").fetchone()
+        mode = self._turn_on_wal(raw)
         if mode != "wal":
             raise ConfigurationError(
                 f"cannot use {self._path!r} as a database: its file system does not support SQLite's "
@@ -153,6 +154,20 @@ class Link:
             raw.execute("PRAGMA synchronous=NORMAL")
         if self._query_only:
             raw.execute("PRAGMA query_only=ON")
+
+    def _turn_on_wal(self, raw: sqlite3.Connection) -> str:
+        """Return the journal mode that the file has then."""
+        end = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                (mode,) = raw.execute("PRAGMA journal_mode=WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                # SQLite goes from a read to a write lock here, and does not wait for that one.
+                if not is_busy(error) or time.monotonic() >= end:
+                    raise
+                time.sleep(WAL_POLL_S)
+            else:
+                return str(mode)
 
 
 class Turn:

@@ -196,6 +196,24 @@ async def test_an_open_while_another_connection_holds_everything_is_transient(pa
     assert database_descriptors(path) == []
 
 
+async def test_an_open_waits_for_who_writes_while_the_log_is_not_yet_turned_on(path: Path) -> None:
+    """SQLite itself does not: its busy timeout is no help to a connection that reads and wants to write."""
+    with connected(path) as raw:
+        raw.execute("CREATE TABLE t (a)")
+        raw.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"), connected(path) as other:
+            other.execute("PRAGMA journal_mode=WAL")
+
+        driver = SqliteDriver(str(path))
+        opening = asyncio.create_task(driver.open())
+        done, _ = await asyncio.wait([opening], timeout=0.2)
+        assert not done
+        raw.execute("COMMIT")
+        await opening
+
+    await driver.close()
+
+
 async def test_an_aiosqlite_without_its_private_method_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
