@@ -40,7 +40,7 @@ from cas_session.drivers import postgres_units as units
 from cas_session.drivers import postgres_upkeep as upkeep
 from cas_session.drivers.postgres_errors import connecting
 from cas_session.drivers.postgres_pool import EnginePool, Link, OwnPool, Pool
-from cas_session.drivers.settle import settle
+from cas_session.drivers.settle import settle, settle_here
 from cas_session.errors import ConfigurationError, StoreClosedError
 from cas_session.migrate import upgrade
 
@@ -217,7 +217,7 @@ class PostgresDriver:
         """Run a unit to its end: only the wait for a connection can be cancelled."""
         with self._counted():
             link = await self._pool.take()
-            return await settle(_run(unit, link))
+            return await settle_here(_run(unit, link))
 
     async def _read(self, unit: Callable[[Link], Awaitable[T]]) -> T:
         """Run a unit that changes nothing; a cancellation ends it."""

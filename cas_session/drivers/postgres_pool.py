@@ -1,12 +1,13 @@
-"""Where connections come from: a pool of our own for a URL, or the pool of the user's AsyncEngine.
+"""Where connections come from: asyncpg's pool for a URL, or the pool of the user's AsyncEngine.
 
-A connection is in autocommit and is not reset between two units, for no unit leaves anything behind.
+A connection is in autocommit and is not reset between two units, for no unit leaves anything behind. Time is
+bounded by the timeout of each statement and not by asyncio.timeout; see `settle_here`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +22,10 @@ from cas_session.drivers.postgres_url import connect_arguments
 from cas_session.errors import ConfigurationError
 
 T = TypeVar("T")
+
+IDLE_S = 1.0  # after which a connection at hand goes back to asyncpg's pool
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class Link:
@@ -50,25 +55,22 @@ class Link:
     @asynccontextmanager
     async def transaction(self, op_id: str | None = None) -> AsyncIterator[None]:
         """A transaction in READ COMMITTED, whatever the default is. Its COMMIT is what may be lost."""
-        transaction = await self._answer(lambda: self._in_time(self._begin()), None)
+        await self._command(BEGIN, None)
         try:
             yield
         except BaseException:
-            try:
-                await self._in_time(transaction.rollback())
-            except Exception:  # noqa: BLE001  # the first error counts; the server rolls back what it loses
-                self._is_broken = True
+            # The first error counts. Where this one fails the connection is ended, and the server rolls back.
+            with suppress(Exception):
+                await self._command("ROLLBACK", None)
             raise
-        await self._answer(lambda: self._in_time(transaction.commit()), op_id)
+        await self._command("COMMIT", op_id)
 
     async def give_back(self) -> None:
         """Give the connection back, or end it if it is broken. Never raises, for the unit's result stands."""
         raise NotImplementedError
 
-    async def _begin(self) -> Any:
-        transaction = self.connection.transaction(isolation="read_committed")
-        await transaction.start()
-        return transaction
+    async def _command(self, sql: str, op_id: str | None) -> None:
+        await self._answer(lambda: self.connection.execute(sql, timeout=self._timeout_s), op_id)
 
     async def _answer(self, statement: Callable[[], Awaitable[T]], op_id: str | None) -> T:
         """Await what ``statement`` makes. Making it may raise already: asyncpg's pool takes a connection back
@@ -78,10 +80,6 @@ class Link:
         except Exception as error:
             self._is_broken |= ends_connection(error)
             raise translated(error, op_id) from error
-
-    async def _in_time(self, command: Coroutine[Any, Any, T]) -> T:
-        async with asyncio.timeout(self._timeout_s):
-            return await command
 
 
 class Pool(Protocol):
@@ -104,7 +102,10 @@ class Pool(Protocol):
 
 
 class OwnPool:
-    """A pool of asyncpg's."""
+    """A pool of asyncpg's, and the connections at hand: those that it gave out and nobody uses just now.
+
+    To give a connection back to asyncpg and take it again costs as much time as a small statement.
+    """
 
     def __init__(
         self, url: str | URL, *, pool_size: int, connect_timeout_s: float, call_timeout_s: float
@@ -113,6 +114,9 @@ class OwnPool:
         self._pool_size = pool_size
         self._call_timeout_s = call_timeout_s
         self._pool: Any = None
+        self._at_hand: list[Any] = []
+        self._waiting = 0  # calls, for asyncpg's pool
+        self._returning: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         with connecting():
@@ -124,16 +128,48 @@ class OwnPool:
             )
 
     async def close(self) -> None:
+        if self._returning is not None:
+            self._returning.cancel()
         if self._pool is None:
             return
         with suppress(TimeoutError):  # then asyncpg has cut what did not say goodbye
             async with asyncio.timeout(self._call_timeout_s):
+                await self._return_all()
                 await self._pool.close()
 
     async def take(self) -> Link:
-        with connecting():
-            connection = await self._pool.acquire(timeout=self._call_timeout_s)
-        return _OwnLink(self._pool, connection, self._call_timeout_s)
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if not _is_dead(connection):
+                return _OwnLink(self, connection, self._call_timeout_s)
+        self._waiting += 1
+        try:
+            with connecting():
+                connection = await self._pool.acquire(timeout=self._call_timeout_s)
+        finally:
+            self._waiting -= 1
+        return _OwnLink(self, connection, self._call_timeout_s)
+
+    async def give_back(self, connection: Any) -> None:
+        """Keep a connection at hand, or if somebody waits for one, let asyncpg pass it on."""
+        if self._waiting or _is_dead(connection):
+            await self._return(connection)
+            return
+        self._at_hand.append(connection)
+        if self._returning is None or self._returning.done():
+            self._returning = asyncio.get_running_loop().create_task(self._return_idle())
+
+    async def _return_idle(self) -> None:
+        await asyncio.sleep(IDLE_S)
+        await self._return_all()
+
+    async def _return_all(self) -> None:
+        while self._at_hand:
+            await self._return(self._at_hand.pop())
+
+    async def _return(self, connection: Any) -> None:
+        with suppress(Exception):  # asyncpg ends a connection that it cannot take back
+            await self._pool.release(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -188,7 +224,7 @@ class EnginePool:
 
 
 class _OwnLink(Link):
-    def __init__(self, pool: Any, connection: Any, timeout_s: float) -> None:
+    def __init__(self, pool: OwnPool, connection: Any, timeout_s: float) -> None:
         super().__init__(connection, timeout_s)
         self._pool = pool
 
@@ -196,8 +232,7 @@ class _OwnLink(Link):
         if self._is_broken:
             with suppress(asyncpg.InterfaceError):  # it was ended and taken from us already
                 self.connection.terminate()
-        with suppress(Exception):  # asyncpg ends a connection that it cannot take back
-            await self._pool.release(self.connection)
+        await self._pool.give_back(self.connection)
 
 
 class _EngineLink(Link):
@@ -214,3 +249,11 @@ class _EngineLink(Link):
 
 async def _no_reset(_: Any) -> None:
     """No unit leaves anything to reset."""
+
+
+def _is_dead(connection: Any) -> bool:
+    try:
+        closed: bool = connection.is_closed()
+    except asyncpg.InterfaceError:  # it died while nobody looked, and asyncpg's pool has it back
+        return True
+    return closed

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from cas_session.driver import CancelledUnitError
-from cas_session.drivers.settle import settle
+from cas_session.drivers.settle import settle, settle_here
 from tests.drivers.sqlite_file import turns
 
 
@@ -77,20 +79,152 @@ async def test_what_is_withdrawn_is_not_waited_for() -> None:
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
     assert not isinstance(caught.value, CancelledUnitError)
-    assert not unit.done()
+    assert unit.cancelled()
 
 
-async def test_the_unit_itself_is_never_cancelled() -> None:
+Settle = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture(params=[settle, settle_here])
+def settling(request: pytest.FixtureRequest) -> Settle:
+    """Both ways to run a coroutine to its end."""
+    ways: Settle = request.param
+    return ways
+
+
+async def test_the_unit_itself_is_never_cancelled(settling: Settle) -> None:
     ended = asyncio.Event()
 
     async def unit() -> None:
         await turns(20)
         ended.set()
 
-    task = asyncio.create_task(settle(unit()))
+    task = asyncio.create_task(settling(unit()))
     await turns(3)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended.is_set()
+
+
+async def test_a_coroutine_returns_raises_and_waits_as_it_does_by_itself(settling: Settle) -> None:
+    async def unit(*, fails: bool) -> str:
+        await asyncio.sleep(0)
+        await asyncio.create_task(turns(2))
+        with pytest.raises(LookupError):
+            await asyncio.gather(asyncio.sleep(0), begun_and_failed())
+        if fails:
+            raise ValueError("no")
+        return "landed"
+
+    async def begun_and_failed() -> None:
+        await turns(1)
+        raise LookupError
+
+    assert await settling(unit(fails=False)) == "landed"
+    with pytest.raises(ValueError, match="no"):
+        await settling(unit(fails=True))
+
+
+@pytest.mark.parametrize("at", range(6))
+async def test_a_cancellation_at_any_turn_comes_after_the_end(settling: Settle, at: int) -> None:
+    parts: list[int] = []
+
+    async def unit() -> None:
+        for part in range(3):
+            await asyncio.sleep(0)
+            await asyncio.create_task(turns(1))
+            parts.append(part)
+        raise ValueError("no")
+
+    task = asyncio.create_task(settling(unit()))
+    await turns(at + 1)
+    task.cancel()
+
+    with pytest.raises(CancelledUnitError) as caught:
+        await task
+    assert isinstance(caught.value.error, ValueError)
+    assert parts == [0, 1, 2]
+
+
+async def test_a_task_that_cancels_itself_before_it_waits(settling: Settle) -> None:
+    ended = asyncio.Event()
+
+    async def unit() -> None:
+        await asyncio.create_task(turns(3))
+        ended.set()
+
+    async def caller() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await settling(unit())
+
+    with pytest.raises(CancelledUnitError):
+        await asyncio.create_task(caller())
+    assert ended.is_set()
+
+
+async def test_a_unit_whose_own_part_is_cancelled_says_so(settling: Settle) -> None:
+    """That is no cancellation of the caller."""
+    part = begun()
+
+    async def unit() -> str:
+        try:
+            return await part
+        except asyncio.CancelledError:
+            return "a part was cancelled"
+
+    task = asyncio.create_task(settling(unit()))
+    await turns(3)
+    part.cancel()
+
+    assert await task == "a part was cancelled"
+
+
+async def test_a_deadline_of_the_caller_holds_after_the_end(settling: Settle) -> None:
+    part = begun()
+
+    async def unit() -> None:
+        await part
+
+    async def caller() -> None:
+        async with asyncio.timeout(0):
+            try:
+                await settling(unit())
+            except CancelledUnitError:
+                raise asyncio.CancelledError from None
+
+    task = asyncio.create_task(caller())
+    await turns(10)
+    still_waits = not task.done()
+    part.set_result("")
+
+    assert still_waits
+    with pytest.raises(TimeoutError):
+        await task
+
+
+async def test_a_unit_that_ends_at_once_ends_at_once(settling: Settle) -> None:
+    async def unit() -> str:
+        return "landed"
+
+    assert await settling(unit()) == "landed"
+
+
+async def test_a_task_that_is_given_up_leaves_its_unit_closed() -> None:
+    """An ending loop throws away what nobody waits for."""
+    closed: list[bool] = []
+
+    async def unit() -> None:
+        try:
+            await begun()
+        finally:
+            closed.append(True)
+
+    call = settle_here(unit())
+    call.send(None)
+    call.close()
+
+    assert closed == [True]
