@@ -73,6 +73,12 @@ def read_session(raw: sqlite3.Connection, session_id: str) -> SessionRow | None:
     return None if row is None else to_session(row)
 
 
+def now(raw: sqlite3.Connection) -> str:
+    """The moment by the database's clock. Asked for once a write: what it stores has one moment."""
+    (moment,) = raw.execute(sql.READ_NOW).fetchone()
+    return str(moment)
+
+
 def find_op(raw: sqlite3.Connection, session_id: str, op_id: str) -> OpRow | None:
     row = raw.execute(sql.READ_OP, (session_id, op_id)).fetchone()
     return None if row is None else to_op(row)

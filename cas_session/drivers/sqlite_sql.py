@@ -15,6 +15,17 @@ SELECT session_id,
  WHERE session_id = ?
 """
 
+# What an append needs to know: one row, also where there is no session, for the moment of the write.
+READ_HEAD = """
+SELECT s.version, s.nonce, s.epoch, s.next_seq, s.base_seq, s.base_gen, s.low_seq, s.erased_epoch,
+       s.item_count, s.byte_count,
+       s.chain_response_id, s.chain_stored, s.chain_deferred_id, s.chain_epoch, s.chain_seq,
+       s.deleted_at,
+       strftime('%Y-%m-%d %H:%M:%f', 'now')
+  FROM (SELECT ? AS session_id) AS asked
+  LEFT JOIN cas_session AS s ON s.session_id = asked.session_id
+"""
+
 # What an append changes of a living session; the one write that must be fast.
 ADVANCE_SESSION = """
 UPDATE cas_session
@@ -23,7 +34,7 @@ UPDATE cas_session
        next_seq = ?,
        item_count = ?,
        byte_count = ?,
-       updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+       updated_at = ?
  WHERE session_id = ?
 """
 
@@ -83,9 +94,11 @@ UPDATE cas_session
    AND deleted_at IS NULL
 """
 
+READ_NOW = "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')"
+
 INSERT_ITEM = """
 INSERT INTO cas_session_item (session_id, seq, gen, data, created_at)
-VALUES (?, ?, ?, ?, strftime('%Y-%m-%d %H:%M:%f', 'now'))
+VALUES (?, ?, ?, ?, ?)
 """
 
 # A limit of -1 is none.
@@ -176,12 +189,16 @@ SELECT i.data
    AND i.gen >= s.erased_epoch
 """
 
+# created_at is now if it is not given.
 INSERT_OP = """
 INSERT INTO cas_session_op (
-    session_id, op_id, version, nonce, kind,
-    epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
+    session_id, op_id, kind,
+    version, nonce, epoch, next_seq, base_seq, base_gen, low_seq, erased_epoch, item_count, byte_count,
     digest, worker, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, strftime('%Y-%m-%d %H:%M:%f', 'now'))
+VALUES (
+    ?, ?, ?,
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+    ?, ?, coalesce(?, strftime('%Y-%m-%d %H:%M:%f', 'now')))
 """
 
 READ_OP = """

@@ -29,7 +29,13 @@ from cas_session.driver import (
 )
 from cas_session.drivers import sqlite_reads as reads
 from cas_session.drivers import sqlite_sql as sql
-from cas_session.drivers.sqlite_rows import chain_columns, manifest_columns, moment_text
+from cas_session.drivers.sqlite_rows import (
+    chain_columns,
+    manifest_columns,
+    moment_text,
+    to_chain,
+    to_manifest,
+)
 from cas_session.errors import (
     Change,
     OperationMismatchError,
@@ -115,9 +121,10 @@ def replace_all(raw: sqlite3.Connection, write: Replace) -> Landed:
     _check_expected(raw, row, write)
     before = NO_SESSION if row is None else row.manifest
     manifest = _replaced(before, write.nonce, len(write.texts), sum(write.sizes))
-    if (landed := _claim(raw, write, "replace", manifest)) is not None:
+    now = reads.now(raw)
+    if (landed := _claim(raw, write, "replace", manifest, now)) is not None:
         return landed
-    _insert_items(raw, write.session_id, before.next_seq, manifest.epoch, write.texts)
+    _insert_items(raw, write.session_id, before.next_seq, manifest.epoch, write.texts, now)
     _put_rewritten(raw, row, write.session_id, manifest, revive=True, created_by=write)
     return Landed(manifest, NO_CHAIN)
 
@@ -147,9 +154,10 @@ def replace_prefix(raw: sqlite3.Connection, write: Replace, prefix: Prefix) -> L
         item_count=before.item_count - prefix.item_count + len(write.texts),
         byte_count=before.byte_count - prefix.byte_count + sum(write.sizes),
     )
-    if (landed := _claim(raw, write, "compact", manifest)) is not None:
+    now = reads.now(raw)
+    if (landed := _claim(raw, write, "compact", manifest, now)) is not None:
         return landed
-    _insert_items(raw, write.session_id, low_seq, epoch, write.texts)
+    _insert_items(raw, write.session_id, low_seq, epoch, write.texts, now)
     _put_rewritten(raw, row, write.session_id, manifest, revive=True)
     return Landed(manifest, NO_CHAIN, found_version=int(before.version))
 
@@ -196,42 +204,65 @@ def _append(raw: sqlite3.Connection, group: Sequence[Append]) -> list[Landed]:
     first = group[0]
     if first.fenced and (landed := _landed(raw, first, "append")) is not None:
         return [landed]
-    row = reads.read_session(raw, first.session_id)
-    _check_expected(raw, row, first)
-    manifest, chain = (NO_SESSION, NO_CHAIN) if row is None else (row.manifest, row.chain)
-    landed_group = []
+    *columns, deleted_at, now = raw.execute(sql.READ_HEAD, (first.session_id,)).fetchone()
+    is_row = columns[0] is not None
+    before = to_manifest(columns[:10]) if is_row else NO_SESSION
+    chain = to_chain(columns[10:]) if is_row else NO_CHAIN
+    if first.expected is not None and not _is_expected(first.expected, before.version):
+        raise _conflict(raw, reads.read_session(raw, first.session_id), first.session_id, first.expected)
+    manifest, landed_group = before, []
     for member in group:
-        start = manifest
-        manifest = replace(
-            start,
-            version=Version(start.version + 1, member.nonce),
-            next_seq=start.next_seq + len(member.texts),
-            item_count=start.item_count + len(member.texts),
-            byte_count=start.byte_count + sum(member.sizes),
-        )
-        if (landed := _claim(raw, member, "append", manifest, alone=len(group) == 1)) is not None:
+        start, manifest = manifest.next_seq, _appended(manifest, member)
+        if (landed := _claim(raw, member, "append", manifest, now, alone=len(group) == 1)) is not None:
             return [landed]
-        _insert_items(raw, member.session_id, start.next_seq, manifest.epoch, member.texts)
+        _insert_items(raw, member.session_id, start, manifest.epoch, member.texts, now)
         landed_group.append(Landed(manifest, chain))
-    if row is not None and row.manifest.version > 0 and row.deleted_at is None:
-        raw.execute(
-            sql.ADVANCE_SESSION,
-            (
-                manifest.version,
-                manifest.version.nonce,
-                manifest.next_seq,
-                manifest.item_count,
-                manifest.byte_count,
-                first.session_id,
-            ),
-        )
+    if before.version > 0 and deleted_at is None:
+        _advance(raw, first.session_id, manifest, now)
     else:
         _put(raw, first.session_id, manifest, chain, owner=first.owner, metadata=first.metadata)
     return landed_group
 
 
+def _appended(before: Manifest, append: Append) -> Manifest:
+    """The manifest behind the append. Spelled out, for it is made for every write of a turn."""
+    items = len(append.texts)
+    return Manifest(
+        Version(before.version + 1, append.nonce),
+        before.epoch,
+        before.next_seq + items,
+        before.base_seq,
+        before.base_gen,
+        before.low_seq,
+        before.erased_epoch,
+        before.item_count + items,
+        before.byte_count + sum(append.sizes),
+    )
+
+
+def _advance(raw: sqlite3.Connection, session_id: str, manifest: Manifest, now: str) -> None:
+    raw.execute(
+        sql.ADVANCE_SESSION,
+        (
+            manifest.version,
+            manifest.version.nonce,
+            manifest.next_seq,
+            manifest.item_count,
+            manifest.byte_count,
+            now,
+            session_id,
+        ),
+    )
+
+
 def _claim(
-    raw: sqlite3.Connection, write: Write, kind: Kind, manifest: Manifest, *, alone: bool = True
+    raw: sqlite3.Connection,
+    write: Write,
+    kind: Kind,
+    manifest: Manifest,
+    now: str | None = None,
+    *,
+    alone: bool = True,
 ) -> Landed | None:
     """Write the op row; if the op_id has one already, this write had landed: return what it did then.
 
@@ -245,11 +276,11 @@ def _claim(
             (
                 write.session_id,
                 write.op_id,
-                *manifest_columns(manifest)[:2],
                 kind,
-                *manifest_columns(manifest)[2:],
+                *manifest_columns(manifest),
                 write.digest,
                 write.worker,
+                now,
             ),
         )
     except sqlite3.IntegrityError:
@@ -280,10 +311,13 @@ def _landed(raw: sqlite3.Connection, write: Write, kind: Kind) -> Landed | None:
 def _check_expected(raw: sqlite3.Connection, row: SessionRow | None, write: Write) -> None:
     if write.expected is None:
         return
-    actual = Version(0) if row is None else row.manifest.version
-    nonce = write.expected.nonce if isinstance(write.expected, Version) else ""
-    if write.expected != actual or (nonce and nonce != actual.nonce):
+    if not _is_expected(write.expected, Version(0) if row is None else row.manifest.version):
         raise _conflict(raw, row, write.session_id, write.expected)
+
+
+def _is_expected(expected: int, actual: Version) -> bool:
+    nonce = expected.nonce if isinstance(expected, Version) else ""
+    return expected == actual and (not nonce or nonce == actual.nonce)
 
 
 def _check_ancestor(raw: sqlite3.Connection, row: SessionRow | None, write: Replace, prefix: Prefix) -> None:
@@ -341,10 +375,10 @@ def _replaced(before: Manifest, nonce: str, items: int, size: int) -> Manifest:
 
 
 def _insert_items(
-    raw: sqlite3.Connection, session_id: str, start: int, gen: int, texts: Sequence[str]
+    raw: sqlite3.Connection, session_id: str, start: int, gen: int, texts: Sequence[str], now: str
 ) -> None:
     raw.executemany(
-        sql.INSERT_ITEM, [(session_id, seq, gen, text) for seq, text in enumerate(texts, start=start)]
+        sql.INSERT_ITEM, [(session_id, seq, gen, text, now) for seq, text in enumerate(texts, start)]
     )
 
 

@@ -73,7 +73,7 @@ async def test_an_append_to_a_session_is_one_hop_and_a_few_statements(driver: Sq
     assert len(made) == 1
     assert ran == [
         "BEGIN IMMEDIATE",
-        "SELECT session_id, version,",
+        "SELECT s.version, s.nonce,",
         "INSERT INTO cas_session_op",
         "INSERT INTO cas_session_item",
         "UPDATE cas_session SET",
