@@ -32,8 +32,8 @@ INSERT INTO cas_session_item SELECT 'long', n, 0, 'x', NULL, now() FROM generate
 INSERT INTO cas_session_op
 SELECT session_id, 'op', 1, 'append', nonce, 0, next_seq, 0, 0, 1, 0, item_count, byte_count, '', '', now()
 FROM cas_session;
-ANALYZE;
 """
+NEVER_ANALYZED = "ALTER TABLE cas_session_item SET (autovacuum_enabled = false)"
 
 
 @pytest.fixture
@@ -75,33 +75,58 @@ def pages(nodes: list[dict[str, Any]]) -> int:
     return int(nodes[0]["Shared Hit Blocks"] + nodes[0]["Shared Read Blocks"])
 
 
+@pytest.fixture(params=["ANALYZE", NEVER_ANALYZED])
+async def filled(request: pytest.FixtureRequest, admin: asyncpg.Connection) -> asyncpg.Connection:
+    await admin.execute(NEVER_ANALYZED)
+    await admin.execute(FILL)
+    await admin.execute(request.param)
+    return admin
+
+
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("sql", [reads.LOAD, reads.LOAD_WITH_AGES])
 async def test_a_tail_read_costs_the_same_however_long_the_history_is(
-    admin: asyncpg.Connection, sql: str, mode: str
+    filled: asyncpg.Connection, sql: str, mode: str
 ) -> None:
-    await admin.execute(FILL)
-
-    assert pages(await plan(admin, sql, "long", 20, mode=mode)) < 30
-    assert pages(await plan(admin, reads.LAST_ITEM, "long", mode=mode)) < 30
+    assert pages(await plan(filled, sql, "long", 20, mode=mode)) < 30
+    assert pages(await plan(filled, reads.LAST_ITEM, "long", mode=mode)) < 30
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-async def test_a_read_touches_only_its_own_session(admin: asyncpg.Connection, mode: str) -> None:
-    await admin.execute(FILL)
+async def test_reading_on_costs_the_same_however_long_the_history_is(
+    filled: asyncpg.Connection, mode: str
+) -> None:
+    assert pages(await plan(filled, reads.LOAD_BEHIND, "long", MANY - 3, 1, "nonce", 0, mode=mode)) < 30
 
-    nodes = await plan(admin, reads.LOAD, "s7", None, mode=mode)
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_a_whole_history_is_read_in_order_and_not_sorted(filled: asyncpg.Connection, mode: str) -> None:
+    whole = await plan(filled, reads.LOAD, "long", None, mode=mode)
+    whole += await plan(filled, reads.LOAD_BEHIND, "long", 0, 1, "another", 7, mode=mode)
+
+    assert {"Sort", "Incremental Sort"}.isdisjoint(node["Node Type"] for node in whole)
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_a_read_touches_only_its_own_session(filled: asyncpg.Connection, mode: str) -> None:
+    nodes = await plan(filled, reads.LOAD, "s7", None, mode=mode)
 
     assert pages(nodes) < 20
     assert not [node for node in nodes if node["Node Type"] == "Seq Scan"]
 
 
-async def test_what_a_compaction_hid_is_not_read_again(driver: Driver, admin: asyncpg.Connection) -> None:
+@pytest.mark.parametrize("analyzed", [True, False])
+async def test_what_a_compaction_hid_is_not_read_again(
+    driver: Driver, admin: asyncpg.Connection, analyzed: bool
+) -> None:
+    await admin.execute(NEVER_ANALYZED)
     await send(driver, append("s", *["x"] * 20_000))
     await send(driver, compact("s", prefix_of(await load(driver, "s"), 20_000), "summary"))
-    await admin.execute("VACUUM ANALYZE")
+    if analyzed:
+        await admin.execute("VACUUM ANALYZE")
 
-    assert pages(await plan(admin, reads.LOAD, "s", None)) < 20
+    for limit in (None, 20):
+        assert pages(await plan(admin, reads.LOAD, "s", limit)) < 20
     assert await texts(driver, "s") == ["summary"]
 
 
