@@ -7,6 +7,7 @@ returned.
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ class Unit(Generic[T]):
         size: Bytes of its items.
     """
 
-    __slots__ = ("answer", "begin", "expired", "joins", "link", "op_id", "size", "timer", "work")
+    __slots__ = ("answer", "begin", "expired", "joins", "link", "op_id", "size", "work")
 
     def __init__(
         self,
@@ -55,7 +56,6 @@ class Unit(Generic[T]):
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.link: Link | None = None  # the connection that has begun it
         self.expired = False
-        self.timer: asyncio.TimerHandle | None = None
 
 
 class Lane:
@@ -67,9 +67,10 @@ class Lane:
         self._turn = turn
         self._call_timeout_s = call_timeout_s
         self._queue: deque[Unit[Any]] = deque()
+        self._ends: dict[Unit[Any], float] = {}  # when the time of each that is here is over, soonest first
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._quiet = asyncio.Event()
-        self._quiet.set()
 
     async def run(self, unit: Unit[T], *, bounded: bool = True) -> T:
         """Run the unit and return what it returned or raise what it raised.
@@ -82,15 +83,12 @@ class Lane:
         """
         if self._closed:
             raise StoreClosedError("the database is closed")
-        self._queue.append(unit)
         if bounded:
-            unit.timer = asyncio.get_running_loop().call_later(self._call_timeout_s, self._expire, unit)
-        self._advance()
-        try:
-            return await settle(unit.answer, withdraw=partial(self._withdraw, unit))
-        finally:
-            if unit.timer is not None:
-                unit.timer.cancel()
+            self._bound(unit)
+        if self._idle:  # so nobody waits, and the answer of the thread is the unit's own
+            return await settle(self._begin([unit], _run_one))
+        self._queue.append(unit)
+        return await settle(unit.answer, withdraw=partial(self._withdraw, unit))
 
     def shut(self) -> None:
         """Refuse new units from now on."""
@@ -99,25 +97,42 @@ class Lane:
     async def close(self) -> None:
         """Wait for the units that are there, then end the threads."""
         self.shut()
-        await self._quiet.wait()
+        if self._is_busy():
+            await self._quiet.wait()
+        if self._timer is not None:
+            self._timer.cancel()
         async with AsyncExitStack() as stack:
             if self._turn is not None:
                 stack.callback(self._turn.close)
             for link in self._links:
                 stack.push_async_callback(link.close)
 
+    def _is_busy(self) -> bool:
+        return bool(self._queue) or len(self._idle) < len(self._links)
+
     def _advance(self) -> None:
         while self._idle and self._queue:
-            link = self._idle.pop()
             units = self._take()
-            for unit in units:
-                unit.link = link
-            answer = link.hop(partial(_run, link, units, self._turn))
-            answer.add_done_callback(partial(self._finish, link, units))
-        if self._queue or len(self._idle) < len(self._links):
-            self._quiet.clear()
-        else:
+            self._begin(units, _run).add_done_callback(partial(_answer_all, units))
+        if self._closed and not self._is_busy():
             self._quiet.set()
+
+    def _begin(
+        self, units: list[Unit[Any]], run: Callable[[sqlite3.Connection, list[Unit[Any]], Turn | None], T]
+    ) -> asyncio.Future[T]:
+        link = self._idle.pop()
+        assert link.raw is not None
+        for unit in units:
+            unit.link = link
+        hop = link.hop(partial(run, link.raw, units, self._turn))
+        hop.add_done_callback(partial(self._end, link, units))
+        return hop
+
+    def _end(self, link: Link, units: list[Unit[Any]], _: asyncio.Future[Any]) -> None:
+        for unit in units:
+            self._ends.pop(unit, None)
+        self._idle.append(link)
+        self._advance()
 
     def _take(self) -> list[Unit[Any]]:
         """The first unit, and if it shares its transaction, those right behind it that do, too."""
@@ -130,49 +145,59 @@ class Lane:
             units.append(self._queue.popleft())
         return units
 
-    def _finish(self, link: Link, units: list[Unit[Any]], hop: asyncio.Future[list[Any]]) -> None:
-        self._idle.append(link)
-        error = hop.exception()
-        outcomes = hop.result() if error is None else [translate(error)] * len(units)
-        for unit, outcome in zip(units, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                _answer_error(unit.answer, outcome)
-            else:
-                _answer(unit.answer, outcome)
-        self._advance()
-
     def _withdraw(self, unit: Unit[Any]) -> bool:
         """Drop the unit if it still waits; say whether it did."""
         if unit.link is not None:
             return False
         self._queue.remove(unit)
+        self._ends.pop(unit, None)
         self._advance()
         return True
 
-    def _expire(self, unit: Unit[Any]) -> None:
-        """Its time is over: drop it if it waits, interrupt it if it was begun."""
-        if unit.answer.done():
-            return
-        unit.expired = True
-        if self._withdraw(unit):
-            after = f"after {self._call_timeout_s:g} s in the queue"
-            _answer_error(unit.answer, StorageUnavailableError(f"the call was not begun {after}"))
-        elif unit.link is not None:
-            unit.link.interrupt()
-            unit.timer = asyncio.get_running_loop().call_later(INTERRUPT_AGAIN_S, self._expire, unit)
+    def _bound(self, unit: Unit[Any]) -> None:
+        """Let the unit's time run. One timer serves all: who came first ends first."""
+        loop = asyncio.get_running_loop()
+        self._ends[unit] = end = loop.time() + self._call_timeout_s
+        if self._timer is None:
+            self._timer = loop.call_at(end, self._expire)
+
+    def _expire(self) -> None:
+        """Look for units whose time is over: drop one that waits, interrupt one that was begun."""
+        loop = asyncio.get_running_loop()
+        now, again = loop.time(), math.inf
+        for unit, end in list(self._ends.items()):
+            if end > now:
+                again = min(again, end)
+                break
+            unit.expired = True
+            if unit.link is not None:
+                unit.link.interrupt()
+                again = now + INTERRUPT_AGAIN_S
+            elif self._withdraw(unit):
+                after = f"after {self._call_timeout_s:g} s in the queue"
+                _answer_error(unit.answer, StorageUnavailableError(f"the call was not begun {after}"))
+        self._timer = loop.call_at(again, self._expire) if self._ends else None
 
 
-def _run(link: Link, units: list[Unit[Any]], turn: Turn | None) -> list[Any]:
+def _run_one(raw: sqlite3.Connection, units: list[Unit[T]], turn: Turn | None) -> T:
+    """Run one unit, in the connection's thread; return what it returned or raise what it raised."""
+    (outcome,) = _run(raw, units, turn)
+    if isinstance(outcome, BaseException):
+        raise outcome
+    result: T = outcome
+    return result
+
+
+def _run(raw: sqlite3.Connection, units: list[Unit[Any]], turn: Turn | None) -> list[Any]:
     """Run units that were taken together, in the connection's thread; return results and exceptions."""
-    assert link.raw is not None
     if turn is None or units[0].begin == "BEGIN":
-        return [_run_alone(link.raw, unit) for unit in units]
-    with turn.taken():
+        return [_run_alone(raw, unit) for unit in units]
+    with turn:
         if len(units) > 1:
-            outcomes = _run_together(link.raw, units)
+            outcomes = _run_together(raw, units)
             if outcomes is not None:
                 return outcomes
-        return [_run_alone(link.raw, unit) for unit in units]
+        return [_run_alone(raw, unit) for unit in units]
 
 
 def _run_alone(raw: sqlite3.Connection, unit: Unit[Any]) -> Any:
@@ -251,6 +276,16 @@ def _roll_back(raw: sqlite3.Connection) -> bool:
         return True
     raw.execute("ROLLBACK")
     return False
+
+
+def _answer_all(units: list[Unit[Any]], hop: asyncio.Future[list[Any]]) -> None:
+    error = hop.exception()
+    outcomes = hop.result() if error is None else [translate(error)] * len(units)
+    for unit, outcome in zip(units, outcomes, strict=True):
+        if isinstance(outcome, BaseException):
+            _answer_error(unit.answer, outcome)
+        else:
+            _answer(unit.answer, outcome)
 
 
 def _answer(answer: asyncio.Future[T], result: T) -> None:

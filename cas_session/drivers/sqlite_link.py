@@ -9,8 +9,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -174,11 +173,13 @@ class Turn:
     """A lock file beside the database, so that processes write in turn.
 
     SQLite's own waiting is a lottery that starves (p99 of 215-340 ms against 28-51 ms). Nothing rests on
-    this lock: who does not get it within ``bound_s``, or cannot have one, goes on without it.
+    this lock: who does not get it within ``bound_s``, or cannot have one, goes on without it. It is for one
+    thread.
     """
 
     def __init__(self, path: str, *, bound_s: float) -> None:
         self._bound_s = bound_s
+        self._held = False
         self._descriptor: int | None = None
         if sys.platform != "win32" and path != MEMORY:
             try:
@@ -188,15 +189,13 @@ class Turn:
             except OSError:
                 self._descriptor = None
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold the turn if it can be had."""
-        held = self._take()
-        try:
-            yield
-        finally:
-            if held:
-                self._give()
+    def __enter__(self) -> None:
+        """Take the turn if it can be had."""
+        self._held = self._take()
+
+    def __exit__(self, *raised: object) -> None:
+        if self._held:
+            self._give()
 
     def close(self) -> None:
         """Let the lock file go. It is never removed: another process may wait on it."""
@@ -209,11 +208,12 @@ class Turn:
         def _take(self) -> bool:
             if self._descriptor is None:
                 return False
-            end = time.monotonic() + self._bound_s
+            end = None
             while True:
                 try:
                     fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
+                    end = end or time.monotonic() + self._bound_s
                     if time.monotonic() >= end:
                         return False
                     time.sleep(TURN_POLL_S)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from cas_session.driver import Chain, CompactionRow, Manifest, OpRow, SessionRow
+from cas_session.driver import NO_CHAIN, Chain, CompactionRow, Manifest, OpRow, SessionRow
 from cas_session.snapshot import Version
 
 LARGEST = 2**63 - 1  # of SQLite's integers
+NOTHING = (None,) * 5  # the columns of a chain that is not there
 
 
 def to_session(columns: Sequence[Any]) -> SessionRow:
@@ -85,5 +86,7 @@ def to_manifest(columns: Sequence[Any]) -> Manifest:
 
 
 def to_chain(columns: Sequence[Any]) -> Chain:
+    if columns == NOTHING:
+        return NO_CHAIN
     response_id, stored, deferred_id, epoch, seq = columns
     return Chain(response_id, None if stored is None else bool(stored), deferred_id, epoch, seq)

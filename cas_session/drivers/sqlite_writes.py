@@ -204,10 +204,9 @@ def _append(raw: sqlite3.Connection, group: Sequence[Append]) -> list[Landed]:
     first = group[0]
     if first.fenced and (landed := _landed(raw, first, "append")) is not None:
         return [landed]
-    *columns, deleted_at, now = raw.execute(sql.READ_HEAD, (first.session_id,)).fetchone()
-    is_row = columns[0] is not None
-    before = to_manifest(columns[:10]) if is_row else NO_SESSION
-    chain = to_chain(columns[10:]) if is_row else NO_CHAIN
+    row = raw.execute(sql.READ_HEAD, (first.session_id,)).fetchone()
+    before = NO_SESSION if row[0] is None else to_manifest(row[:10])
+    chain, deleted_at, now = to_chain(row[10:15]), row[15], row[16]
     if first.expected is not None and not _is_expected(first.expected, before.version):
         raise _conflict(raw, reads.read_session(raw, first.session_id), first.session_id, first.expected)
     manifest, landed_group = before, []

@@ -324,7 +324,7 @@ async def test_a_lock_file_that_cannot_be_had_is_done_without(path: Path) -> Non
 def test_a_turn_is_never_taken_on_the_database_itself(path: Path, lock_file: Path) -> None:
     """Closing another descriptor of the database would drop SQLite's own locks on it."""
     turn = Turn(str(path), bound_s=1)
-    with turn.taken():
+    with turn:
         made = sorted(file.name for file in path.parent.iterdir())
     turn.close()
 
