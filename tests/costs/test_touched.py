@@ -34,6 +34,7 @@ LISTS: list[Call] = [
     lambda st, _: _second_page(st),
 ]
 LISTED = 100  # sessions
+TIES = 100  # instructions more, if sessions at the edge of a page were created in the same millisecond
 LENGTHS = 100, 10_000  # items of two histories
 OTHERS = 300  # sessions of 20 items beside: of a table of one session the planner would rather read all
 PREPARED = 6  # calls, after which Postgres has settled for a plan
@@ -62,10 +63,10 @@ class Counter:
         await self.settle()
         return _difference(await self.now(), await call(self.store, session), await self.now())
 
-    def check(self, short: Cost, long: Cost) -> None:
+    def check(self, short: Cost, long: Cost, *, slack: int = 0) -> None:
         """Both cost the same."""
         assert min(short[0], long[0]) > 0
-        assert max(abs(one - other) for one, other in zip(short, long, strict=True)) <= self.slack
+        assert max(abs(one - other) for one, other in zip(short, long, strict=True)) <= self.slack + slack
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -181,7 +182,7 @@ async def test_a_list_costs_the_same_however_many_sessions_there_are(counter: Co
         costs.append([await counter.cost(session, call) for call in LISTS])
 
     for few, many in zip(*costs, strict=True):
-        counter.check(few, many)
+        counter.check(few, many, slack=TIES)
 
 
 async def _second_page(store: SessionStore) -> None:
