@@ -8,15 +8,16 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from benchmarks import report, scenarios
+from benchmarks import contention, growth, million, plot, report, scenarios, split
 from benchmarks.databases import DATABASES, Database, Databases, fsync_s, postgres_server
 from benchmarks.peers import missing
 from benchmarks.scenarios import Bench
+from benchmarks.writers import Writers
 from tests.postgres import URL_VARIABLE, PostgresMissingError
 
 Scenario = Callable[[Bench, Database], Awaitable[None]]
@@ -26,6 +27,13 @@ SCENARIOS: dict[str, Scenario] = {
     "rewrite": scenarios.rewrite,
     "turns": scenarios.turns,
     "large": scenarios.large_writes,
+    "one-session": contention.one_session,
+    "many-sessions": contention.many_sessions,
+    "million": million.million,
+    "growth": growth.growth,
+    "memory": growth.memory,
+    "start": growth.start,
+    "split": split.split,
 }
 ROUNDS, QUICK_ROUNDS = 15, 2
 RESULTS = Path(__file__).with_name("results")
@@ -65,14 +73,19 @@ def main(
                 databases.remove("postgres")
                 console.print(f"Postgres is left out: {error}")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cas-bench-")))
-        bench = Bench(Databases(folder, server), QUICK_ROUNDS if quick else rounds, quick)
-        about = {"before": report.machine(), "fsync_s": fsync_s(folder)}
+        writers = stack.enter_context(Writers())
+        bench = Bench(Databases(folder, server), writers, QUICK_ROUNDS if quick else rounds, quick)
+        about: dict[str, Any] = {"before": report.machine(), "fsync_s": fsync_s(folder)}
         asyncio.run(_run(bench, names, databases, console))
     about["after"] = report.machine()
     report.print_all(console, bench)
     out.mkdir(parents=True, exist_ok=True)
     report.write_json(out / "results.json", bench, about)
     console.print(f"Written: {out / 'results.json'}")
+    if plot.write_plot(out / "results.png", bench):
+        console.print(f"Drawn: {out / 'results.png'}")
+    else:
+        console.print("No plot: pip install 'cas-session[bench]' installs matplotlib.")
 
 
 async def _run(bench: Bench, names: list[str], databases: list[Database], console: Console) -> None:

@@ -26,12 +26,14 @@ class Case:
     Attributes:
         rounds: What each store did, by round number; a store may leave rounds out.
         lost: Acknowledged appends that are not there; only where that was counted.
+        failed: Calls that raised; only there.
     """
 
     name: str
     database: str
     rounds: dict[str, dict[int, Round]] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
 
     def add(self, store: str, number: int, measured: Round) -> None:
         self.rounds.setdefault(store, {})[number] = measured

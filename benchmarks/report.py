@@ -59,8 +59,10 @@ def print_all(console: Console, bench: Bench) -> None:
         console.print(table)
     if bench.cases:
         console.print(_details(bench.cases))
-    for scenario, found in bench.facts.items():
-        console.print(f"{scenario}: {json.dumps(found)}" if not isinstance(found, str) else found)
+    for what, found in bench.facts.items():
+        console.print(f"[bold]{what}[/bold]")
+        for name, value in found.items():
+            console.print(f"    {name}: {value:.3g}" if isinstance(value, float) else f"    {name}: {value}")
 
 
 def write_json(file: Path, bench: Bench, about: dict[str, Any]) -> None:
@@ -109,6 +111,7 @@ def _details(cases: Iterable[Case]) -> Table:
         f"CPU / {FLOOR}",
         f"time / {OURS}",
         "lost",
+        "failed",
         title="Every case. Times are of this machine in this hour: only the ratios mean something",
     )
     for case in cases:
@@ -123,7 +126,8 @@ def _details(cases: Iterable[Case]) -> Table:
                 _ratio(case.ratio(store, FLOOR, "p50_s")),
                 _ratio(case.ratio(store, FLOOR, "cpu_s")),
                 _ratio(case.ratio(store, OURS, "p50_s")),
-                str(case.lost[store]) if store in case.lost else "",
+                str(case.lost.get(store, "")),
+                str(case.failed.get(store, "")),
             )
         table.add_section()
     return table

@@ -12,6 +12,7 @@ from benchmarks.databases import Database, Databases
 from benchmarks.items import Conversation, large
 from benchmarks.measure import Call, Case, interleave
 from benchmarks.stores import Session, Store
+from benchmarks.writers import Writers
 from cas_session.snapshot import Item
 
 Prepare = Callable[[Store, int], Awaitable[Sequence[Call]]]
@@ -32,6 +33,7 @@ class Bench:
     """
 
     databases: Databases
+    writers: Writers
     rounds: int
     quick: bool
     cases: list[Case] = field(default_factory=list)
