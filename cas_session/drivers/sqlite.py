@@ -207,26 +207,21 @@ class SqliteDriver:
         cutoffs = await self._read(partial(upkeep.read_cutoffs, prune=prune))
         looked_at_all = self._pruned_through == ""
         while True:
-            session_ids = await self._read(
-                partial(
-                    upkeep.find_prunable,
-                    cutoffs=cutoffs,
-                    after=self._pruned_through,
-                    sessions=PRUNE_SESSIONS,
-                )
+            find = partial(
+                upkeep.find_prunable, cutoffs=cutoffs, after=self._pruned_through, sessions=PRUNE_SESSIONS
             )
+            session_ids, through = await self._read(find)
+            removed = 0
             if session_ids:
-                removed = await self._write(
-                    partial(
-                        upkeep.prune_sessions, cutoffs=cutoffs, session_ids=session_ids, batch=prune.batch
-                    )
+                work = partial(
+                    upkeep.prune_sessions, cutoffs=cutoffs, session_ids=session_ids, batch=prune.batch
                 )
-                if removed < prune.batch:
-                    self._pruned_through = session_ids[-1]
-                if removed:
-                    return removed
-            else:
-                self._pruned_through = ""
+                removed = await self._write(work)
+            if removed < prune.batch:
+                self._pruned_through = through or ""
+            if removed:
+                return removed
+            if through is None:
                 if looked_at_all:
                     return 0
                 looked_at_all = True

@@ -348,6 +348,8 @@ DELETE FROM cas_session_item
                    FROM cas_session AS s
                    JOIN cas_session_item AS i ON i.session_id = s.session_id
                   WHERE s.session_id = ?
+                    AND s.erased_epoch > 0
+                    AND i.seq <= s.base_seq
                     AND i.gen < s.erased_epoch
                   LIMIT ?)
 """
@@ -368,69 +370,71 @@ SELECT coalesce(strftime('%Y-%m-%d %H:%M:%f', 'now', ?), ''),
        coalesce(strftime('%Y-%m-%d %H:%M:%f', 'now', ?), '')
 """
 
-# Sessions that may have something to prune: their oldest op row is old enough, or a crash left erased rows.
-# What hides rows has an op row, so a session that has only young ones hides nothing that is old enough.
-# Maintenance's own attempts have the session '', which has no row.
-FIND_PRUNABLE_SESSIONS = """
-SELECT s.session_id
+# The next sessions, and whether each may have something to prune: its oldest op row is old enough and it
+# hides something (what hides rows has an op row), or a crash left erased rows. Hidden rows lie at or below
+# base_seq, with few visible ones, and popped ones have an index: no history is read for this.
+FIND_PRUNABLE = """
+SELECT s.session_id,
+       (:item_cutoff >= (SELECT o.created_at
+                           FROM cas_session_op AS o
+                          WHERE o.session_id = s.session_id
+                          ORDER BY o.version
+                          LIMIT 1)
+        AND (EXISTS (SELECT 1
+                       FROM cas_session_item AS i
+                      WHERE i.session_id = s.session_id
+                        AND i.seq <= s.base_seq
+                        AND i.gen <> s.base_gen)
+             OR EXISTS (SELECT 1
+                          FROM cas_session_item AS i
+                         WHERE i.session_id = s.session_id
+                           AND i.popped IS NOT NULL)))
+       OR (s.erased_epoch > 0
+           AND EXISTS (SELECT 1
+                         FROM cas_session_item AS i
+                        WHERE i.session_id = s.session_id
+                          AND i.seq <= s.base_seq
+                          AND i.gen < s.erased_epoch))
+       OR :op_cutoff >= (SELECT o.created_at
+                           FROM cas_session_op AS o
+                          WHERE o.session_id = s.session_id
+                            AND o.version < s.version
+                          ORDER BY o.version
+                          LIMIT 1)
+       OR EXISTS (SELECT 1
+                    FROM cas_session_compaction AS c
+                   WHERE c.session_id = s.session_id
+                     AND (coalesce(c.finished_at, c.expires_at) <= :op_cutoff
+                          OR (c.source_epoch < s.erased_epoch
+                              AND (c.source_digest IS NOT NULL
+                                   OR c.output_digest IS NOT NULL
+                                   OR c.error IS NOT NULL))))
   FROM cas_session AS s
  WHERE s.session_id > :after
-   AND ((s.item_count < (SELECT count(*) FROM cas_session_item AS i WHERE i.session_id = s.session_id)
-         AND (:item_cutoff >= (SELECT o.created_at
-                                 FROM cas_session_op AS o
-                                WHERE o.session_id = s.session_id
-                                ORDER BY o.version
-                                LIMIT 1)
-              OR EXISTS (SELECT 1
-                           FROM cas_session_item AS i
-                          WHERE i.session_id = s.session_id
-                            AND i.gen < s.erased_epoch)))
-        OR :op_cutoff >= (SELECT o.created_at
-                            FROM cas_session_op AS o
-                           WHERE o.session_id = s.session_id
-                             AND o.version < s.version
-                           ORDER BY o.version
-                           LIMIT 1)
-        OR EXISTS (SELECT 1
-                     FROM cas_session_compaction AS c
-                    WHERE c.session_id = s.session_id
-                      AND (coalesce(c.finished_at, c.expires_at) <= :op_cutoff
-                           OR (c.source_epoch < s.erased_epoch
-                               AND (c.source_digest IS NOT NULL
-                                    OR c.output_digest IS NOT NULL
-                                    OR c.error IS NOT NULL)))))
-UNION ALL
-SELECT ''
- WHERE :after = ''
-   AND EXISTS (SELECT 1
-                 FROM cas_session_compaction
-                WHERE session_id = ''
-                  AND coalesce(finished_at, expires_at) <= :op_cutoff)
- ORDER BY 1
+ ORDER BY s.session_id
  LIMIT :sessions
 """
 
-# The newest base that took over long enough ago: what lies under it was hidden then or before. A base whose
-# rewrite has no op row any more took over before every op row that is left.
-READ_HORIZON = """
-SELECT base_seq, base_gen
-  FROM (SELECT o.base_seq, o.base_gen
-          FROM cas_session_op AS o
-         WHERE o.session_id = :session_id
-           AND o.base_gen = o.epoch
-           AND o.kind NOT IN ('append', 'pop')
-           AND o.created_at <= :item_cutoff
-        UNION ALL
-        SELECT m.base_seq, m.base_gen
-          FROM (SELECT session_id, base_seq, base_gen FROM cas_session WHERE session_id = :session_id
-                UNION ALL
-                SELECT session_id, base_seq, base_gen FROM cas_session_op WHERE session_id = :session_id) AS m
-         WHERE NOT EXISTS (SELECT 1
-                             FROM cas_session_op AS o
-                            WHERE o.session_id = m.session_id
-                              AND o.epoch = m.base_gen
-                              AND o.kind NOT IN ('append', 'pop')))
- ORDER BY base_gen DESC
+# Maintenance's own attempts have the session '', which has no row.
+HAS_OLD_ATTEMPTS = """
+SELECT EXISTS (SELECT 1
+                 FROM cas_session_compaction
+                WHERE session_id = ''
+                  AND coalesce(finished_at, expires_at) <= ?)
+"""
+
+READ_OP_VERSIONS = """
+SELECT (SELECT version FROM cas_session_op WHERE session_id = ?1 ORDER BY version LIMIT 1),
+       (SELECT version FROM cas_session_op WHERE session_id = ?1 ORDER BY version DESC LIMIT 1)
+"""
+
+# The newest op row up to a version.
+READ_OP_UP_TO = """
+SELECT kind, epoch, base_seq, base_gen, created_at
+  FROM cas_session_op
+ WHERE session_id = ?
+   AND version <= ?
+ ORDER BY version DESC
  LIMIT 1
 """
 
@@ -444,18 +448,21 @@ DELETE FROM cas_session_item
                   LIMIT ?)
 """
 
+# Of the items that were popped first. A pop whose op row is gone is old enough.
 DELETE_POPPED_ITEMS = """
 DELETE FROM cas_session_item
- WHERE rowid IN (SELECT i.rowid
-                   FROM cas_session_item AS i
-                  WHERE i.session_id = :session_id
-                    AND i.popped IS NOT NULL
-                    AND NOT EXISTS (SELECT 1
+ WHERE rowid IN (SELECT i.id
+                   FROM (SELECT rowid AS id, popped
+                           FROM cas_session_item
+                          WHERE session_id = :session_id
+                            AND popped IS NOT NULL
+                          ORDER BY popped
+                          LIMIT :rows) AS i
+                  WHERE NOT EXISTS (SELECT 1
                                       FROM cas_session_op AS o
-                                     WHERE o.session_id = i.session_id
+                                     WHERE o.session_id = :session_id
                                        AND o.version = i.popped
-                                       AND o.created_at > :item_cutoff)
-                  LIMIT :rows)
+                                       AND o.created_at > :item_cutoff))
 """
 
 DELETE_COMPACTIONS = """
@@ -469,22 +476,30 @@ DELETE FROM cas_session_compaction
 
 # The newest op row stays, and the one that a running attempt was planned from.
 # An op row is the key to its version's items, which were current until the next write: it counts from there.
+# Only the oldest are looked at, so many that one may have to stay.
 DELETE_OPS = """
 DELETE FROM cas_session_op
- WHERE rowid IN (SELECT o.rowid
-                   FROM cas_session AS s
-                   JOIN cas_session_op AS o ON o.session_id = s.session_id
-                  WHERE s.session_id = :session_id
-                    AND o.version < s.version
+ WHERE rowid IN (SELECT o.id
+                   FROM (SELECT rowid AS id, version, created_at
+                           FROM cas_session_op
+                          WHERE session_id = :session_id
+                            AND :op_cutoff >= (SELECT created_at
+                                                 FROM cas_session_op
+                                                WHERE session_id = :session_id
+                                                ORDER BY version
+                                                LIMIT 1)
+                          ORDER BY version
+                          LIMIT :rows + 1) AS o
+                  WHERE o.version < (SELECT version FROM cas_session WHERE session_id = :session_id)
                     AND o.created_at <= :op_cutoff
                     AND NOT EXISTS (SELECT 1
                                       FROM cas_session_op AS n
-                                     WHERE n.session_id = o.session_id
+                                     WHERE n.session_id = :session_id
                                        AND n.version = o.version + 1
                                        AND n.created_at > :op_cutoff)
                     AND NOT EXISTS (SELECT 1
                                       FROM cas_session_compaction AS c
-                                     WHERE c.session_id = s.session_id
+                                     WHERE c.session_id = :session_id
                                        AND c.status = 'running'
                                        AND c.source_version = o.version)
                   ORDER BY o.version

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cas_session.driver import BeginCompaction, FinishCompaction, Prune
 from cas_session.drivers import sqlite_reads as reads
@@ -85,16 +86,22 @@ def read_cutoffs(raw: sqlite3.Connection, prune: Prune) -> tuple[str, str]:
     return str(item_cutoff), str(op_cutoff)
 
 
-def find_prunable(raw: sqlite3.Connection, cutoffs: tuple[str, str], after: str, sessions: int) -> list[str]:
-    """Ids of sessions that may have something to prune, in order, behind ``after``."""
+def find_prunable(
+    raw: sqlite3.Connection, cutoffs: tuple[str, str], after: str, sessions: int
+) -> tuple[list[str], str | None]:
+    """Look at so many sessions behind ``after``, in order of their ids.
+
+    Returns:
+        The ids of those that may have something to prune, and the last id that was looked at; None if that
+        was the last one there is.
+    """
     item_cutoff, op_cutoff = cutoffs
-    parameters = {
-        "item_cutoff": item_cutoff,
-        "op_cutoff": op_cutoff,
-        "after": after,
-        "sessions": sessions,
-    }
-    return [session_id for (session_id,) in raw.execute(sql.FIND_PRUNABLE_SESSIONS, parameters).fetchall()]
+    parameters = {"item_cutoff": item_cutoff, "op_cutoff": op_cutoff, "after": after, "sessions": sessions}
+    looked_at = raw.execute(sql.FIND_PRUNABLE, parameters).fetchall()
+    found = [session_id for session_id, is_prunable in looked_at if is_prunable]
+    if not after and raw.execute(sql.HAS_OLD_ATTEMPTS, (op_cutoff,)).fetchone()[0]:
+        found.insert(0, "")
+    return found, looked_at[-1][0] if len(looked_at) == sessions else None
 
 
 def prune_sessions(
@@ -123,8 +130,7 @@ def _prune_session(raw: sqlite3.Connection, cutoffs: tuple[str, str], session_id
     item_cutoff, op_cutoff = cutoffs
     named = {"session_id": session_id, "item_cutoff": item_cutoff, "op_cutoff": op_cutoff}
     left = rows - remove_erased(raw, session_id, rows)
-    horizon = raw.execute(sql.READ_HORIZON, named).fetchone()
-    if left and horizon is not None:
+    if left and (horizon := _horizon(raw, session_id, item_cutoff)) is not None:
         left -= raw.execute(sql.DELETE_HIDDEN_ITEMS, (session_id, *horizon, left)).rowcount
     if left:
         left -= raw.execute(sql.DELETE_POPPED_ITEMS, {**named, "rows": left}).rowcount
@@ -133,3 +139,46 @@ def _prune_session(raw: sqlite3.Connection, cutoffs: tuple[str, str], session_id
     if left:
         left -= raw.execute(sql.DELETE_OPS, {**named, "rows": left}).rowcount
     return rows - left
+
+
+class _Op(NamedTuple):
+    kind: str
+    epoch: int
+    base_seq: int
+    base_gen: int
+    created_at: str
+
+    @property
+    def is_rewrite(self) -> bool:
+        return self.kind not in ("append", "pop")
+
+
+def _horizon(raw: sqlite3.Connection, session_id: str, cutoff: str) -> tuple[int, int] | None:
+    """The newest base that took over long enough ago: what lies under it was hidden then or before.
+
+    Op rows are in the order of their versions, and so of their times, and are searched by halving. Clocks are
+    set back at times: that a base is old its own rewrite must say. One whose rewrite has no op row any more
+    took over before every op row that is left.
+
+    Returns:
+        (base_seq, base_gen)
+    """
+    oldest, newest = raw.execute(sql.READ_OP_VERSIONS, (session_id,)).fetchone()
+    if oldest is None:
+        return None
+    versions = range(oldest, newest + 1)
+
+    def op(version: int) -> _Op:
+        return _Op(*raw.execute(sql.READ_OP_UP_TO, (session_id, version)).fetchone())
+
+    young = bisect_left(versions, True, key=lambda version: op(version).created_at > cutoff)
+    if young < len(versions) and not (found := op(versions[young])).is_rewrite:
+        base = found  # which left the base as it was
+    elif young:
+        base = op(versions[young - 1])
+    else:
+        return None
+    took_over = op(versions[bisect_left(versions, base.base_gen, key=lambda version: op(version).epoch)])
+    if took_over.is_rewrite and took_over.epoch == base.base_gen and took_over.created_at > cutoff:
+        return None
+    return base.base_seq, base.base_gen

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from cas_session.driver import FinishCompaction, Prune
+from cas_session.driver import FinishCompaction, Kind, Prune
 from cas_session.drivers import sqlite as module
 from cas_session.drivers.sqlite import SqliteDriver
-from tests.conformance.writes import append, begin, clear, load, pop, replace, send, texts
-from tests.drivers.sqlite_file import Gate, connected, opened, statements, versions
+from tests.conformance.writes import append, begin, clear, load, pop, replace, send, texts, texts_of, write
+from tests.drivers.sqlite_file import Gate, connected, opened, statements, versions, writer_link
 
 S = "conversation-1"
 NOTHING, DAY, WEEK, MONTH = timedelta(0), timedelta(days=1), timedelta(days=7), timedelta(days=30)
@@ -164,3 +165,58 @@ async def test_a_long_erasure_is_removed_in_short_transactions(
     assert ran.count("COMMIT") == 4
     assert rows(path, "cas_session_item") == 0
     assert await versions(driver, S) == [1, 2]
+
+
+async def test_a_base_that_took_over_lately_by_its_own_clock_hides_for_the_whole_time(
+    driver: SqliteDriver, path: Path
+) -> None:
+    """The clock of a worker that writes behind it may be far back."""
+    await replaced(driver, S)
+    for text in "abc":
+        await send(driver, append(S, text))
+    with connected(path) as raw:
+        raw.execute("UPDATE cas_session_op SET created_at = '1970-01-01 00:00:00.000' WHERE version > 2")
+
+    assert await driver.prune(Prune(retain=MONTH, fence=MONTH * 1000)) == 0
+    assert texts_of(await driver.load_as_of(S, 1)) == ["old"]
+
+
+@pytest.mark.parametrize("kind", ["append", "pop", "replace"])
+async def test_what_prune_does_with_the_lock_held_does_not_grow_with_the_past_that_stays(
+    tmp_path: Path, kind: Kind
+) -> None:
+    """It is in the way of every writer: counted in instructions of SQLite's machine."""
+    few, many = [await _steps_of_prune(tmp_path / f"{past}.db", kind, past) for past in (100, 400)]
+
+    assert 0 < many < 1.5 * few
+
+
+async def _steps_of_prune(path: Path, kind: Kind, past: int) -> int:
+    """Of a session that was begun long ago, with so many young writes."""
+    prune = Prune(retain=WEEK, fence=WEEK, batch=50)
+    async with opened(path) as driver:
+        await replaced(driver, S)
+        if kind == "pop":
+            await send(driver, append(S, *(str(at) for at in range(past))))
+        for _ in range(past):
+            await send(driver, write(kind, await load(driver, S)))
+        with connected(path) as raw:
+            raw.execute("UPDATE cas_session_op SET created_at = '2020-01-01 00:00:00.000' WHERE version < 3")
+        assert await driver.prune(prune) > 0
+        async with steps(driver) as counted:
+            assert await driver.prune(prune) == 0
+        return len(counted)
+
+
+@contextlib.asynccontextmanager
+async def steps(driver: SqliteDriver) -> AsyncIterator[list[None]]:
+    """The instructions that the writer's connection runs meanwhile."""
+    counted: list[None] = []
+    link = writer_link(driver)
+    raw = link.raw
+    assert raw is not None
+    await link.hop(lambda: raw.set_progress_handler(lambda: counted.append(None), 1))
+    try:
+        yield counted
+    finally:
+        await link.hop(lambda: raw.set_progress_handler(None, 1))
