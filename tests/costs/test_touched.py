@@ -38,7 +38,7 @@ TIES = 100  # instructions more, if sessions at the edge of a page were created 
 LENGTHS = 100, 10_000  # items of two histories
 OTHERS = 300  # sessions of 20 items beside: of a table of one session the planner would rather read all
 PREPARED = 6  # calls, after which Postgres has settled for a plan
-TAIL = 50  # items behind what is hidden
+TAIL = 10  # items behind what is hidden, fewer than are asked for
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Counter:
         now: Pages, rows that were read and rows that were written on Postgres; instructions on SQLite.
         settle: Wait for what is left to the background; afterwards nothing but the next call costs.
         lengths: Items of two histories, as far apart as can be afforded.
-        slack: By how much each may differ. An index of a hundred times the rows is a level higher, and room
-            for a new row may be found at once or not.
+        slack: By how much each may differ. An index of a hundred times the rows is a level higher, room for a
+            new row is found at once or not, and the end of an index a step before the end of a range.
     """
 
     store: SessionStore
@@ -90,7 +90,7 @@ async def sqlite_counter(url: str) -> AsyncIterator[Counter]:
             return (meter.steps,)
 
         async with meter.counting(steps=True):
-            yield Counter(store, now, lambda: settled(store), LENGTHS, slack=0)
+            yield Counter(store, now, lambda: settled(store), LENGTHS, slack=4)
 
 
 @asynccontextmanager
