@@ -68,7 +68,8 @@ def _add(case: Case, store: str, number: int, outcomes: Sequence[Outcome]) -> No
     landed = sum(len(outcome.acknowledged) for outcome in outcomes)
     seconds = [one for outcome in outcomes for one in outcome.seconds]
     wall_s = max(outcome.wall_s for outcome in outcomes)
-    case.add(store, number, {**times(seconds), "per_s": landed / wall_s})
+    cpu_s = sum(outcome.cpu_s for outcome in outcomes) / len(seconds)
+    case.add(store, number, {**times(seconds), "per_s": landed / wall_s, "cpu_s": cpu_s})
     case.failed[store] = case.failed.get(store, 0) + sum(outcome.failed for outcome in outcomes)
 
 

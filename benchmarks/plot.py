@@ -71,7 +71,7 @@ def _draw_memory(axis: Any, facts: dict[str, Any]) -> None:
                 bounds,
                 [bytes_ / 2**20 for bytes_ in held.values()],
                 "o-",
-                label=f"{name.split(',')[0]}, {how}",
+                label=how,
             )
     axis.set_title("memory that a store keeps")
     axis.set_xlabel("cache_bytes, MiB")

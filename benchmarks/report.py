@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.measure import Case, Key
 from benchmarks.scenarios import Bench
-from benchmarks.targets import FLOOR, OURS, TARGETS, Target
+from benchmarks.targets import FLOOR, OURS, TARGETS
 
 LIBRARIES = ("cas-session", "asyncpg", "aiosqlite", "sqlalchemy", "openai-agents")
 WORDS: dict[Key, str] = {
@@ -82,21 +82,8 @@ def _judged(bench: Bench) -> Iterator[dict[str, Any]]:
         case = cases.get((target.database, target.case))
         measured = None if case is None else target.measured(case)
         if measured is not None:
-            yield {
-                **_target(target),
-                "measured": round(measured, 4),
-                "reached": None if bench.quick else target.is_reached(measured),
-            }
-
-
-def _target(target: Target) -> dict[str, Any]:
-    return {
-        "database": target.database,
-        "case": target.case,
-        "against": target.against,
-        "key": target.key,
-        "wanted": target.wanted,
-    }
+            reached = None if bench.quick else target.is_reached(measured)
+            yield {**asdict(target), "wanted": target.wanted, "measured": measured, "reached": reached}
 
 
 def _details(cases: Iterable[Case]) -> Table:

@@ -37,6 +37,7 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
     wall_s: float = 0.0
+    cpu_s: float = 0.0
 
 
 class Writers:
@@ -88,12 +89,12 @@ async def _carry_out(order: Order, parent: Connection, talk: Conversation, proce
     await store.session(order.sessions[0]).read(1)
     parent.send("ready")
     parent.recv()
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     end = began + order.seconds
     await asyncio.gather(
         *(_append_until(end, store, order, talk, f"{process}.{task}", outcome) for task in range(TASKS))
     )
-    outcome.wall_s = time.perf_counter() - began
+    outcome.wall_s, outcome.cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
     await store.close()
     return outcome
 
