@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from benchmarks.scenarios import Bench
 from benchmarks.writers import Writers
 from tests.postgres import URL_VARIABLE, PostgresMissingError
 
-Scenario = Callable[[Bench, Database], Awaitable[None]]
+Scenario = Callable[[Bench, Database], Coroutine[Any, Any, None]]
 SCENARIOS: dict[str, Scenario] = {
     "append": scenarios.append,
     "read": scenarios.read,
@@ -61,7 +61,7 @@ def main(
     databases: list[Database] = [
         one for one in DATABASES if one in _chosen(database, DATABASES, "--database")
     ]
-    console = Console(width=None if Console().is_terminal else 170)
+    console = Console(width=None if Console().is_terminal else 170, markup=False, highlight=False)
     for library in missing():
         console.print(f"{library} is left out: pip install 'cas-session[bench]' installs it.")
     with ExitStack() as stack:
@@ -76,24 +76,21 @@ def main(
         writers = stack.enter_context(Writers())
         bench = Bench(Databases(folder, server), writers, QUICK_ROUNDS if quick else rounds, quick)
         about: dict[str, Any] = {"before": report.machine(), "fsync_s": fsync_s(folder)}
-        asyncio.run(_run(bench, names, databases, console))
+        out.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            for one in databases:
+                began = time.monotonic()
+                asyncio.run(SCENARIOS[name](bench, one))
+                console.print(f"{name} on {one}: {time.monotonic() - began:.0f} s")
+                report.write_json(out / "results.json", bench, about)
     about["after"] = report.machine()
-    report.print_all(console, bench)
-    out.mkdir(parents=True, exist_ok=True)
     report.write_json(out / "results.json", bench, about)
+    report.print_all(console, bench, about)
     console.print(f"Written: {out / 'results.json'}")
     if plot.write_plot(out / "results.png", bench):
         console.print(f"Drawn: {out / 'results.png'}")
     else:
         console.print("No plot: pip install 'cas-session[bench]' installs matplotlib.")
-
-
-async def _run(bench: Bench, names: list[str], databases: list[Database], console: Console) -> None:
-    for name in names:
-        for database in databases:
-            began = time.monotonic()
-            await SCENARIOS[name](bench, database)
-            console.print(f"{name} on {database}: {time.monotonic() - began:.0f} s")
 
 
 def _chosen(given: str, offered: tuple[str, ...] | dict[str, Scenario], option: str) -> list[str]:

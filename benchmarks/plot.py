@@ -67,12 +67,7 @@ def _draw_memory(axis: Any, facts: dict[str, Any]) -> None:
     for name, kept in facts.items():
         for how, held in kept.items() if name.startswith("memory") else ():
             bounds = [int(bound) / 2**20 for bound in held]
-            axis.plot(
-                bounds,
-                [bytes_ / 2**20 for bytes_ in held.values()],
-                "o-",
-                label=how,
-            )
+            axis.plot(bounds, [value / 2**20 for value in held.values()], "o-", label=how)
     axis.set_title("memory that a store keeps")
     axis.set_xlabel("cache_bytes, MiB")
     axis.set_ylabel("MiB")

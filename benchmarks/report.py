@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def print_all(console: Console, bench: Bench) -> None:
+def print_all(console: Console, bench: Bench, about: dict[str, Any]) -> None:
     if targets := list(_judged(bench)):
         title = "Targets, as ratios within this run"
         if bench.quick:
@@ -59,8 +59,15 @@ def print_all(console: Console, bench: Bench) -> None:
         console.print(table)
     if bench.cases:
         console.print(_details(bench.cases))
+    for case in bench.cases:
+        for store, lost in case.lost.items():
+            if lost:
+                console.print(f"{case.database}: {case.name}: {store} LOST {lost} acknowledged appends")
+    before, after = (about[when]["load"][0] for when in ("before", "after"))
+    console.print(f"{os.cpu_count()} cores, load {before:.1f} before and {after:.1f} after")
+    console.print(f"{_time(about['fsync_s'])} an fsync of 8 KB")
     for what, found in bench.facts.items():
-        console.print(f"[bold]{what}[/bold]")
+        console.print(what, style="bold")
         for name, value in found.items():
             console.print(f"    {name}: {value:.3g}" if isinstance(value, float) else f"    {name}: {value}")
 

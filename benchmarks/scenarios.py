@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from benchmarks.databases import Database, Databases
@@ -98,7 +99,7 @@ async def read(bench: Bench, database: Database) -> None:
         for name, size, few in (("100", 100, False), ("1k", 1000, False), ("10k", 10_000, True)):
             await bench.compare(f"read {name}, cold", database, stores, of(size, _read_cold), few=few)
         await bench.compare("read 20 of 100k", database, stores, of(100_000, _read_newest))
-        for verb, again in (("read", _read), ("look at", _look)):
+        for verb, again in (("read", methodcaller("read")), ("look at", methodcaller("look"))):
             unchanged, extended = partial(_again, again), partial(_again_after_a_turn, again)
             name = f"{verb} 10k again"
             await bench.compare(f"{name}, nothing new", database, stores, of(10_000, unchanged), few=True)
@@ -135,9 +136,9 @@ async def rewrite(bench: Bench, database: Database) -> None:
         return prepare
 
     for name, size, count, act in (
-        ("clear 1k", 1000, 3, _clear),
-        ("replace 1k by 10", 1000, 3, _replace),
-        ("compact 10k to 10", 10_000, 1, _compact),
+        ("clear 1k", 1000, 3, lambda session, items, mark: session.clear()),
+        ("replace 1k by 10", 1000, 3, lambda session, items, mark: session.replace(items, mark)),
+        ("compact 10k to 10", 10_000, 1, lambda session, items, mark: session.compact(items, mark)),
     ):
         async with bench.databases.stores(database) as stores:
             await bench.compare(name, database, stores, new(size, count, act), few=True)
@@ -239,23 +240,3 @@ async def _again_after_a_turn(
 ) -> list[Call]:
     await session.append(Conversation().turn(f"again-{number}"))
     return [partial(again, session)]
-
-
-async def _read(session: Session) -> list[Any]:
-    return await session.read()
-
-
-async def _look(session: Session) -> list[Any]:
-    return await session.look()
-
-
-async def _clear(session: Session, items: list[Item], mark: Any) -> None:
-    await session.clear()
-
-
-async def _replace(session: Session, items: list[Item], mark: Any) -> None:
-    await session.replace(items, mark)
-
-
-async def _compact(session: Session, items: list[Item], mark: Any) -> None:
-    await session.compact(items, mark)

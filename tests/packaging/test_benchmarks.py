@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 
 from benchmarks.measure import Case
-from benchmarks.targets import FLOOR, OURS, TARGETS, Target
+from benchmarks.targets import FLOOR, LITE, OURS, SA, TARGETS, Target
 
 ROOT = Path(__file__).parents[2]
 
 
-async def benchmarks(*arguments: str) -> tuple[int | None, str]:
+async def run(*arguments: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "benchmarks",
         *arguments,
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
@@ -32,23 +30,39 @@ async def benchmarks(*arguments: str) -> tuple[int | None, str]:
 
 @pytest.mark.slow
 async def test_quick_run_compares_every_store_on_both_databases(postgres_url: str, tmp_path: Path) -> None:
-    status, output = await benchmarks(
-        "--quick", "--only", "rewrite,large", "--postgres", postgres_url, "--out", str(tmp_path)
-    )
+    scenarios, out = "rewrite,one-session", str(tmp_path)
+    command = "-m", "benchmarks", "--quick", "--only", scenarios, "--postgres", postgres_url, "--out", out
+    status, output = await run(*command)
 
     assert status == 0, output
     written: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
-    pops = {case["database"]: case["rounds"] for case in written["cases"] if case["name"] == "pop"}
-    assert set(pops) == {"postgres", "sqlite"}
-    for rounds in pops.values():
-        assert {FLOOR, OURS} < set(rounds)
-        assert all(set(store) == {"0", "1"} for store in rounds.values())
-    assert "postgres: compact 10k to 10" in output
+    cases = {(case["database"], case["name"]): case for case in written["cases"]}
+    for database, peers in (("postgres", {SA}), ("sqlite", {SA, LITE})):
+        pops = cases[database, "pop"]["rounds"]
+        assert set(pops) == {FLOOR, OURS, *peers}
+        assert all(set(rounds) == {"0", "1"} for rounds in pops.values())
+        crowd = cases[database, "4 x 8 tasks, one session"]
+        assert (crowd["lost"][OURS], crowd["failed"][OURS]) == (0, 0)
+        assert f"{database}: compact 10k to 10" in output
     assert {target["reached"] for target in written["targets"]} == {None}  # a quick run judges nothing
+    assert (tmp_path / "results.png").exists()
+
+
+async def test_what_is_not_installed_is_left_out_and_said(tmp_path: Path) -> None:
+    without = "import sys, runpy; sys.modules |= {'agents': None, 'matplotlib': None}; "
+    arguments = ["benchmarks", "--quick", "--only", "large", "--database", "sqlite", "--out", str(tmp_path)]
+    program = f"{without}sys.argv = {arguments}; runpy.run_module('benchmarks', run_name='__main__')"
+    status, output = await run("-c", program)
+
+    assert status == 0, output
+    assert "openai-agents is left out: pip install 'cas-session[bench]'" in output
+    assert "No plot: pip install 'cas-session[bench]'" in output
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert {store for case in written["cases"] for store in case["rounds"]} == {FLOOR, OURS}
 
 
 async def test_unknown_scenario_is_refused_with_the_names_of_all() -> None:
-    status, output = await benchmarks("--only", "apend")
+    status, output = await run("-m", "benchmarks", "--only", "apend")
 
     assert status == 2
     assert "rewrite" in output
