@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from cas_session.compactors import CompactFunction, Compactor
     from cas_session.store import SessionStore
 
+DEFAULT_POLICY = CompactionPolicy()
+
 
 class CasSession(SessionVerbs):
     """One session of a store. Making one does no I/O; any number of them may stand for the same session.
@@ -66,7 +68,7 @@ class CasSession(SessionVerbs):
     ) -> None:
         super().__init__(store, session_id, owner=owner, metadata=metadata, retry=retry)
         self._compactor = as_compactor(compactor) if compactor is not None else None
-        self._policy = policy if policy is not None else CompactionPolicy()
+        self._policy = policy if policy is not None else DEFAULT_POLICY
         self._last_run: Run | None = None
         self._told_envelopes = False
         if compactor is None:

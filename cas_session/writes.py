@@ -22,6 +22,7 @@ from cas_session.driver import (
     Pop,
     Write,
 )
+from cas_session.drivers.settle import settle
 from cas_session.errors import ConfigurationError, StorageUnavailableError, WriteOutcomeUnknownError
 from cas_session.retry import RetryPolicies, RetryPolicy, Timing, retry
 
@@ -155,21 +156,20 @@ class Writer:
 
     async def _join(self, lane: deque[_Queued], queued: _Queued) -> Landed:
         """Wait for the group. A caller cancelled while still queued is dropped; one that left is settled."""
+
+        def withdraw() -> bool:
+            if queued not in lane:
+                return False
+            lane.remove(queued)
+            return True
+
         lane.append(queued)
-        cancelled: asyncio.CancelledError | None = None
-        while not queued.answer.done():
-            try:
-                await asyncio.wait([queued.answer])
-            except asyncio.CancelledError as error:
-                if queued in lane:
-                    lane.remove(queued)
-                    raise
-                cancelled = error
-        if cancelled is None:
-            return queued.answer.result()
-        if not queued.answer.cancelled():
-            self._cancelled("append", queued.append, queued.answer.exception())
-        raise cancelled
+        try:
+            return await settle(queued.answer, withdraw=withdraw)
+        except CancelledUnitError as error:
+            if not queued.answer.cancelled():
+                self._cancelled("append", queued.append, error.error)
+            raise
 
     def _pass_on(self, session_id: str, lane: deque[_Queued]) -> None:
         if not lane:
@@ -187,6 +187,7 @@ class Writer:
                 if len(group) == 1 or not await self._send_group(group):
                     for queued in group:
                         await self._answer_alone(queued)
+                await asyncio.sleep(0)  # those who were answered may have their next append ready
         finally:
             del self._lanes[session_id]
             for queued in (*group, *lane):
