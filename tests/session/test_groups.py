@@ -68,17 +68,16 @@ async def test_appends_that_wait_leave_as_one_statement(queue: Queue) -> None:
     assert await stored(queue.session) == list(NAMES)
 
 
-async def test_who_appends_again_at_once_goes_with_the_others_again(queue: Queue) -> None:
-    async def twice_more(first: asyncio.Task[Version], name: str) -> None:
-        await first
-        for _ in range(2):
-            await queue.session.append(said(f"{name}1", f"{name}2"))
+async def test_who_appends_again_at_once_goes_with_the_others_again(patched: Patched) -> None:
+    session = patched.store.session("s")
 
-    more = [asyncio.create_task(twice_more(first, name)) for name, first in queue.waiting.items()]
-    await queue.go()
-    await asyncio.gather(*more)
+    async def three_times(name: str) -> None:
+        for _ in range(3):
+            await session.append(said(f"{name}1", f"{name}2"))
 
-    assert queue.groups == [1, 5, 5, 5]
+    await asyncio.gather(*(three_times(name) for name in NAMES))
+
+    assert [len(group) for group in patched.driver.sent("append")] == [1, 4, 5, 5]
 
 
 async def test_each_has_a_version_an_op_row_and_a_nonce_of_its_own(queue: Queue) -> None:
