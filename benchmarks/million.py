@@ -15,7 +15,7 @@ from benchmarks.databases import Database
 from benchmarks.items import TURN_ITEMS, Conversation, Turn
 from benchmarks.measure import Call, Case
 from benchmarks.scenarios import Bench
-from benchmarks.stores import Store
+from benchmarks.stores import Session, Store
 
 SESSIONS, QUICK_SESSIONS = 10_000, 50
 TURNS = 25  # in a session
@@ -39,14 +39,23 @@ async def million(bench: Bench, database: Database) -> None:
         }
         bench.cases.append(disk)
 
+        opened: list[Session] = []
+
+        async def close() -> None:
+            while opened:
+                await opened.pop().close()
+
+        async def some(store: Store, how_many: int, seed: str) -> list[Session]:
+            await close()
+            opened.extend(store.session(name) for name in _some(how_many, count, seed))
+            return list(opened)
+
         async def append(store: Store, number: int) -> list[Call]:
-            return [
-                partial(store.session(name).append, talk.turn())
-                for name in _some(8, count, f"append {number}")
-            ]
+            sessions = await some(store, 8, f"append {number}")
+            return [partial(session.append, talk.turn()) for session in sessions]
 
         async def read(store: Store, number: int) -> list[Call]:
-            return [partial(store.session(name).read, 20) for name in _some(16, count, f"read {number}")]
+            return [partial(session.read, 20) for session in await some(store, 16, f"read {number}")]
 
         async def newest(store: Store, number: int) -> list[Call]:
             return [partial(store.newest, 50)] * 2
@@ -54,6 +63,7 @@ async def million(bench: Bench, database: Database) -> None:
         await bench.compare("million: append", database, stores, append)
         await bench.compare("million: read 20", database, stores, read)
         await bench.compare("million: list 50", database, stores, newest)
+        await close()
 
 
 def _sessions(count: int, pool: list[Turn]) -> Iterator[tuple[str, list[Turn]]]:
