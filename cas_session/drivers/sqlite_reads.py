@@ -18,7 +18,16 @@ from cas_session.driver import (
     SessionRow,
 )
 from cas_session.drivers import sqlite_sql as sql
-from cas_session.drivers.sqlite_rows import LARGEST, moment_text, to_compaction, to_moment, to_op, to_session
+from cas_session.drivers.sqlite_rows import (
+    LARGEST,
+    Head,
+    moment_text,
+    to_compaction,
+    to_head,
+    to_moment,
+    to_op,
+    to_session,
+)
 from cas_session.errors import ItemDecodingError, SessionNotFoundError, VersionNotRetainedError
 
 LAST_MOMENT = "~"  # sorts behind every moment and is what a first page begins at
@@ -32,14 +41,14 @@ def load(raw: sqlite3.Connection, load: Load) -> Loaded:
     if row is None:
         return Loaded(None, [])
     if load.known is not None and is_ancestor(raw, row, load.known):
-        session_id, low_seq, base_seq, base_gen = visible(row)
+        session_id, low_seq, base_seq, base_gen = visible(load.session_id, row.manifest)
         behind = (session_id, max(low_seq, load.known.seq + 1), base_seq, base_gen, -1)
         rows = fetch_items(raw, session_id, sql.READ_ITEMS, behind)
         rows.reverse()
         return Loaded(row, rows, extends=True)
     limit = -1 if load.limit is None else min(load.limit, LARGEST)
     statement = sql.READ_ITEMS_WITH_AGES if load.ages else sql.READ_ITEMS
-    found = fetch_items(raw, load.session_id, statement, (*visible(row), limit))
+    found = fetch_items(raw, load.session_id, statement, (*visible(load.session_id, row.manifest), limit))
     found.reverse()
     if load.ages:
         return Loaded(row, [(seq, text) for seq, text, _ in found], [to_moment(at) for _, _, at in found])
@@ -62,8 +71,8 @@ def load_as_of(raw: sqlite3.Connection, session_id: str, version: int) -> Loaded
     row = read_session(raw, session_id)
     if row is None or row.manifest.version == 0:
         raise SessionNotFoundError(session_id)
-    source = retained(raw, row, version)
-    rows = fetch_items(raw, session_id, sql.READ_ITEMS_AS_OF, as_of(row, source))
+    source = retained(raw, session_id, row.manifest, version)
+    rows = fetch_items(raw, session_id, sql.READ_ITEMS_AS_OF, as_of(session_id, row.manifest, source))
     check_complete(session_id, source, len(rows))
     return Loaded(replace(row, manifest=source), rows)
 
@@ -73,10 +82,9 @@ def read_session(raw: sqlite3.Connection, session_id: str) -> SessionRow | None:
     return None if row is None else to_session(row)
 
 
-def now(raw: sqlite3.Connection) -> str:
-    """The moment by the database's clock. Asked for once a write: what it stores has one moment."""
-    (moment,) = raw.execute(sql.READ_NOW).fetchone()
-    return str(moment)
+def read_head(raw: sqlite3.Connection, session_id: str) -> Head:
+    """What a write needs to know, which is less than the row."""
+    return to_head(raw.execute(sql.READ_HEAD, (session_id,)).fetchone())
 
 
 def find_op(raw: sqlite3.Connection, session_id: str, op_id: str) -> OpRow | None:
@@ -130,22 +138,22 @@ def ping(raw: sqlite3.Connection) -> None:
     raw.execute(sql.PING).fetchone()
 
 
-def retained(raw: sqlite3.Connection, row: SessionRow, version: int) -> Manifest:
+def retained(raw: sqlite3.Connection, session_id: str, current: Manifest, version: int) -> Manifest:
     """The manifest of an earlier version, if its items may still be there."""
-    if not 0 <= version <= row.manifest.version:
+    if not 0 <= version <= current.version:
         raise ValueError(
-            f"session {row.session_id!r} is at version {int(row.manifest.version)}; "
+            f"session {session_id!r} is at version {int(current.version)}; "
             f"there is no version {int(version)} of it"
         )
     if version == 0:
         source: Manifest | None = NO_SESSION
     else:
-        op = op_of_version(raw, row.session_id, version)
+        op = op_of_version(raw, session_id, version)
         source = None if op is None else op.manifest
     if source is None:
-        raise VersionNotRetainedError(row.session_id, version, "pruned")
-    if source.epoch < row.manifest.erased_epoch:
-        raise VersionNotRetainedError(row.session_id, version, "erased")
+        raise VersionNotRetainedError(session_id, version, "pruned")
+    if source.epoch < current.erased_epoch:
+        raise VersionNotRetainedError(session_id, version, "erased")
     return source
 
 
@@ -154,19 +162,19 @@ def check_complete(session_id: str, source: Manifest, rows: int) -> None:
         raise VersionNotRetainedError(session_id, source.version, "pruned")
 
 
-def visible(row: SessionRow) -> tuple[str, int, int, int]:
-    return row.session_id, row.manifest.low_seq, row.manifest.base_seq, row.manifest.base_gen
+def visible(session_id: str, manifest: Manifest) -> tuple[str, int, int, int]:
+    return session_id, manifest.low_seq, manifest.base_seq, manifest.base_gen
 
 
-def as_of(row: SessionRow, source: Manifest) -> dict[str, Any]:
+def as_of(session_id: str, current: Manifest, source: Manifest) -> dict[str, Any]:
     return {
-        "session_id": row.session_id,
+        "session_id": session_id,
         "low_seq": source.low_seq,
         "next_seq": source.next_seq,
         "base_seq": source.base_seq,
         "base_gen": source.base_gen,
         "epoch": source.epoch,
-        "erased_epoch": row.manifest.erased_epoch,
+        "erased_epoch": current.erased_epoch,
         "version": int(source.version),
     }
 

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from cas_session.driver import NO_CHAIN, Chain, CompactionRow, Manifest, OpRow, SessionRow
+from cas_session.driver import NO_CHAIN, NO_SESSION, Chain, CompactionRow, Manifest, OpRow, SessionRow
 from cas_session.snapshot import Version
 
 LARGEST = 2**63 - 1  # of SQLite's integers
 NOTHING = (None,) * 5  # the columns of a chain that is not there
+
+
+class Head(NamedTuple):
+    """A session as a write finds it, and the moment of the write."""
+
+    manifest: Manifest
+    chain: Chain
+    has_row: bool
+    is_deleted: bool
+    now: str
+
+
+def to_head(columns: Sequence[Any]) -> Head:
+    """From one row, which has no version where there is no session."""
+    has_row = columns[0] is not None
+    manifest = to_manifest(columns[:10]) if has_row else NO_SESSION
+    return Head(manifest, to_chain(columns[10:15]), has_row, columns[15] is not None, columns[16])
 
 
 def to_session(columns: Sequence[Any]) -> SessionRow:

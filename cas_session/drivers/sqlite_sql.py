@@ -15,7 +15,7 @@ SELECT session_id,
  WHERE session_id = ?
 """
 
-# What an append needs to know: one row, also where there is no session, for the moment of the write.
+# What a write needs to know: one row, also where there is no session, for the moment of the write.
 READ_HEAD = """
 SELECT s.version, s.nonce, s.epoch, s.next_seq, s.base_seq, s.base_gen, s.low_seq, s.erased_epoch,
        s.item_count, s.byte_count,
@@ -38,7 +38,61 @@ UPDATE cas_session
  WHERE session_id = ?
 """
 
-# created_at is kept if it is given; deleted_at is, too, but 'now' stands for the moment of the write.
+# What a rewrite changes of a session that is there. The chain is void; created_at and owner, which have
+# indexes, stay.
+REWRITE_SESSION = """
+UPDATE cas_session
+   SET version = ?,
+       nonce = ?,
+       epoch = ?,
+       next_seq = ?,
+       base_seq = ?,
+       base_gen = ?,
+       low_seq = ?,
+       erased_epoch = ?,
+       item_count = ?,
+       byte_count = ?,
+       chain_response_id = NULL,
+       chain_stored = NULL,
+       chain_deferred_id = NULL,
+       chain_epoch = NULL,
+       chain_seq = NULL,
+       updated_at = ?
+ WHERE session_id = ?
+"""
+
+# The same, and the session is a tombstone.
+DELETE_SESSION = """
+UPDATE cas_session
+   SET version = ?1,
+       nonce = ?2,
+       epoch = ?3,
+       next_seq = ?4,
+       base_seq = ?5,
+       base_gen = ?6,
+       low_seq = ?7,
+       erased_epoch = ?8,
+       item_count = ?9,
+       byte_count = ?10,
+       chain_response_id = NULL,
+       chain_stored = NULL,
+       chain_deferred_id = NULL,
+       chain_epoch = NULL,
+       chain_seq = NULL,
+       updated_at = ?11,
+       deleted_at = ?11,
+       metadata = NULL
+ WHERE session_id = ?12
+"""
+
+REVIVE_SESSION = """
+UPDATE cas_session
+   SET created_at = ?,
+       deleted_at = NULL
+ WHERE session_id = ?
+"""
+
+# Of a session that is new, also where its row is there already: a tombstone, or with version 0.
 PUT_SESSION = """
 INSERT INTO cas_session (
     session_id,
@@ -49,10 +103,7 @@ VALUES (
     ?1,
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
     ?12, ?13, ?14, ?15, ?16,
-    coalesce(?17, strftime('%Y-%m-%d %H:%M:%f', 'now')),
-    strftime('%Y-%m-%d %H:%M:%f', 'now'),
-    CASE ?18 WHEN 'now' THEN strftime('%Y-%m-%d %H:%M:%f', 'now') ELSE ?18 END,
-    ?19, ?20)
+    ?17, ?17, ?18, ?19, ?20)
 ON CONFLICT (session_id) DO UPDATE
    SET version = excluded.version,
        nonce = excluded.nonce,
@@ -93,8 +144,6 @@ UPDATE cas_session
    AND version > 0
    AND deleted_at IS NULL
 """
-
-READ_NOW = "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')"
 
 INSERT_ITEM = """
 INSERT INTO cas_session_item (session_id, seq, gen, data, created_at)
@@ -161,7 +210,7 @@ SELECT session_id,
        :new_seq - 1 + row_number() OVER (ORDER BY seq),
        :new_gen,
        data,
-       strftime('%Y-%m-%d %H:%M:%f', 'now')
+       :now
   FROM cas_session_item
  WHERE session_id = :session_id
    AND seq >= :low_seq
@@ -189,7 +238,6 @@ SELECT i.data
    AND i.gen >= s.erased_epoch
 """
 
-# created_at is now if it is not given.
 INSERT_OP = """
 INSERT INTO cas_session_op (
     session_id, op_id, kind,
@@ -198,7 +246,7 @@ INSERT INTO cas_session_op (
 VALUES (
     ?, ?, ?,
     ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-    ?, ?, coalesce(?, strftime('%Y-%m-%d %H:%M:%f', 'now')))
+    ?, ?, ?)
 """
 
 READ_OP = """

@@ -24,18 +24,11 @@ from cas_session.driver import (
     Prefix,
     Replace,
     Restore,
-    SessionRow,
     Write,
 )
 from cas_session.drivers import sqlite_reads as reads
 from cas_session.drivers import sqlite_sql as sql
-from cas_session.drivers.sqlite_rows import (
-    chain_columns,
-    manifest_columns,
-    moment_text,
-    to_chain,
-    to_manifest,
-)
+from cas_session.drivers.sqlite_rows import Head, chain_columns, manifest_columns
 from cas_session.errors import (
     Change,
     OperationMismatchError,
@@ -59,15 +52,14 @@ def pop(raw: sqlite3.Connection, pop: Pop) -> Landed:
     """Hide the last visible item."""
     if pop.fenced and (landed := _landed(raw, pop, "pop")) is not None:
         return landed
-    row = reads.read_session(raw, pop.session_id)
-    _check_expected(raw, row, pop)
-    if row is None:
-        return Landed(NO_SESSION, NO_CHAIN)
-    found = reads.fetch_items(raw, pop.session_id, sql.READ_LAST_ITEM, reads.visible(row))
+    head = reads.read_head(raw, pop.session_id)
+    _check_expected(raw, head, pop)
+    before = head.manifest
+    visible = reads.visible(pop.session_id, before)
+    found = reads.fetch_items(raw, pop.session_id, sql.READ_LAST_ITEM, visible)
     if not found:
-        return Landed(row.manifest, row.chain)
+        return Landed(before, head.chain)
     ((seq, gen, text),) = found
-    before = row.manifest
     manifest = replace(
         before,
         version=Version(before.version + 1, pop.nonce),
@@ -75,10 +67,10 @@ def pop(raw: sqlite3.Connection, pop: Pop) -> Landed:
         item_count=before.item_count - 1,
         byte_count=before.byte_count - len(text.encode()),
     )
-    if (landed := _claim(raw, pop, "pop", manifest)) is not None:
+    if (landed := _claim(raw, pop, "pop", manifest, head.now)) is not None:
         return landed
     raw.execute(sql.MARK_POPPED, (manifest.version, pop.session_id, seq, gen))
-    _put_rewritten(raw, row, pop.session_id, manifest)
+    _rewrite(raw, pop.session_id, manifest, head.now)
     return Landed(manifest, NO_CHAIN, item=text)
 
 
@@ -87,9 +79,9 @@ def clear(raw: sqlite3.Connection, clear: Clear) -> Landed:
     kind: Kind = "delete" if clear.delete else "clear"
     if clear.fenced and (landed := _landed(raw, clear, kind)) is not None:
         return landed
-    row = reads.read_session(raw, clear.session_id)
-    _check_expected(raw, row, clear)
-    before = NO_SESSION if row is None else row.manifest
+    head = reads.read_head(raw, clear.session_id)
+    _check_expected(raw, head, clear)
+    before = head.manifest
     epoch = before.epoch + 1
     manifest = Manifest(
         version=Version(before.version + 1, clear.nonce),
@@ -102,12 +94,13 @@ def clear(raw: sqlite3.Connection, clear: Clear) -> Landed:
         item_count=0,
         byte_count=0,
     )
-    if (landed := _claim(raw, clear, kind, manifest)) is not None:
+    if (landed := _claim(raw, clear, kind, manifest, head.now)) is not None:
         return landed
-    if clear.delete:
-        _put_deleted(raw, row, clear, manifest)
+    if before.version == 0:
+        _create(raw, clear, manifest, head.now, is_deleted=clear.delete)
     else:
-        _put_rewritten(raw, row, clear.session_id, manifest, created_by=clear)
+        statement = sql.DELETE_SESSION if clear.delete else sql.REWRITE_SESSION
+        _rewrite(raw, clear.session_id, manifest, head.now, statement)
     return Landed(manifest, NO_CHAIN)
 
 
@@ -117,15 +110,17 @@ def replace_all(raw: sqlite3.Connection, write: Replace) -> Landed:
         raise ValueError("a replace of everything needs expected, the version that it replaces")
     if write.fenced and (landed := _landed(raw, write, "replace")) is not None:
         return landed
-    row = reads.read_session(raw, write.session_id)
-    _check_expected(raw, row, write)
-    before = NO_SESSION if row is None else row.manifest
+    head = reads.read_head(raw, write.session_id)
+    _check_expected(raw, head, write)
+    before = head.manifest
     manifest = _replaced(before, write.nonce, len(write.texts), sum(write.sizes))
-    now = reads.now(raw)
-    if (landed := _claim(raw, write, "replace", manifest, now)) is not None:
+    if (landed := _claim(raw, write, "replace", manifest, head.now)) is not None:
         return landed
-    _insert_items(raw, write.session_id, before.next_seq, manifest.epoch, write.texts, now)
-    _put_rewritten(raw, row, write.session_id, manifest, revive=True, created_by=write)
+    _insert_items(raw, write.session_id, before.next_seq, manifest.epoch, write.texts, head.now)
+    if before.version == 0 or head.is_deleted:
+        _create(raw, write, manifest, head.now)
+    else:
+        _rewrite(raw, write.session_id, manifest, head.now)
     return Landed(manifest, NO_CHAIN)
 
 
@@ -133,10 +128,10 @@ def replace_prefix(raw: sqlite3.Connection, write: Replace, prefix: Prefix) -> L
     """Hide the prefix behind these items; the tail is not touched."""
     if write.fenced and (landed := _landed(raw, write, "compact")) is not None:
         return landed
-    row = reads.read_session(raw, write.session_id)
-    _check_expected(raw, row, write)
-    _check_ancestor(raw, row, write, prefix)
-    before = NO_SESSION if row is None else row.manifest
+    head = reads.read_head(raw, write.session_id)
+    _check_expected(raw, head, write)
+    _check_ancestor(raw, head, write, prefix)
+    before = head.manifest
     if not before.base_seq <= prefix.through < before.next_seq:
         raise ValueError(
             f"session {write.session_id!r}: a prefix up to seq {prefix.through} is not within "
@@ -154,11 +149,13 @@ def replace_prefix(raw: sqlite3.Connection, write: Replace, prefix: Prefix) -> L
         item_count=before.item_count - prefix.item_count + len(write.texts),
         byte_count=before.byte_count - prefix.byte_count + sum(write.sizes),
     )
-    now = reads.now(raw)
-    if (landed := _claim(raw, write, "compact", manifest, now)) is not None:
+    if (landed := _claim(raw, write, "compact", manifest, head.now)) is not None:
         return landed
-    _insert_items(raw, write.session_id, low_seq, epoch, write.texts, now)
-    _put_rewritten(raw, row, write.session_id, manifest, revive=True)
+    _insert_items(raw, write.session_id, low_seq, epoch, write.texts, head.now)
+    if before.version == 0:
+        _put(raw, write.session_id, manifest, NO_CHAIN, head.now)
+    else:
+        _rewrite_and_revive(raw, write.session_id, head, manifest)
     return Landed(manifest, NO_CHAIN, found_version=int(before.version))
 
 
@@ -168,31 +165,35 @@ def restore(raw: sqlite3.Connection, write: Restore) -> Landed:
         raise ValueError("a restore needs expected, the version that it replaces")
     if write.fenced and (landed := _landed(raw, write, "restore")) is not None:
         return landed
-    row = reads.read_session(raw, write.session_id)
-    if row is None or row.manifest.version == 0:
+    head = reads.read_head(raw, write.session_id)
+    before = head.manifest
+    if before.version == 0:
         raise SessionNotFoundError(write.session_id)
-    _check_expected(raw, row, write)
-    source = reads.retained(raw, row, write.version)
-    before = row.manifest
+    _check_expected(raw, head, write)
+    source = reads.retained(raw, write.session_id, before, write.version)
     manifest = _replaced(before, write.nonce, source.item_count, source.byte_count)
-    if (landed := _claim(raw, write, "restore", manifest)) is not None:
+    if (landed := _claim(raw, write, "restore", manifest, head.now)) is not None:
         return landed
-    copy = {**reads.as_of(row, source), "new_seq": before.next_seq, "new_gen": manifest.epoch}
+    copy = {
+        **reads.as_of(write.session_id, before, source),
+        "new_seq": before.next_seq,
+        "new_gen": manifest.epoch,
+        "now": head.now,
+    }
     reads.check_complete(write.session_id, source, raw.execute(sql.COPY_ITEMS_AS_OF, copy).rowcount)
-    _put_rewritten(raw, row, write.session_id, manifest, revive=True)
+    _rewrite_and_revive(raw, write.session_id, head, manifest)
     return Landed(manifest, NO_CHAIN)
 
 
 def record_chain(raw: sqlite3.Connection, session_id: str, chain: Chain) -> bool:
     """Write the chain if the epoch is the one that it belongs to."""
-    row = reads.read_session(raw, session_id)
-    epoch = 0 if row is None else row.manifest.epoch
-    if chain.epoch != epoch:
+    head = reads.read_head(raw, session_id)
+    if chain.epoch != head.manifest.epoch:
         return False
-    if row is None:
-        _put(raw, session_id, NO_SESSION, chain)
-    else:
+    if head.has_row:
         raw.execute(sql.RECORD_CHAIN, (*chain_columns(chain), session_id))
+    else:
+        _put(raw, session_id, NO_SESSION, chain, head.now)
     return True
 
 
@@ -204,22 +205,19 @@ def _append(raw: sqlite3.Connection, group: Sequence[Append]) -> list[Landed]:
     first = group[0]
     if first.fenced and (landed := _landed(raw, first, "append")) is not None:
         return [landed]
-    row = raw.execute(sql.READ_HEAD, (first.session_id,)).fetchone()
-    before = NO_SESSION if row[0] is None else to_manifest(row[:10])
-    chain, deleted_at, now = to_chain(row[10:15]), row[15], row[16]
-    if first.expected is not None and not _is_expected(first.expected, before.version):
-        raise _conflict(raw, reads.read_session(raw, first.session_id), first.session_id, first.expected)
-    manifest, landed_group = before, []
+    head = reads.read_head(raw, first.session_id)
+    _check_expected(raw, head, first)
+    manifest, landed_group = head.manifest, []
     for member in group:
         start, manifest = manifest.next_seq, _appended(manifest, member)
-        if (landed := _claim(raw, member, "append", manifest, now, alone=len(group) == 1)) is not None:
+        if (landed := _claim(raw, member, "append", manifest, head.now, alone=len(group) == 1)) is not None:
             return [landed]
-        _insert_items(raw, member.session_id, start, manifest.epoch, member.texts, now)
-        landed_group.append(Landed(manifest, chain))
-    if before.version > 0 and deleted_at is None:
-        _advance(raw, first.session_id, manifest, now)
+        _insert_items(raw, member.session_id, start, manifest.epoch, member.texts, head.now)
+        landed_group.append(Landed(manifest, head.chain))
+    if head.manifest.version == 0 or head.is_deleted:
+        _create(raw, first, manifest, head.now, head.chain)
     else:
-        _put(raw, first.session_id, manifest, chain, owner=first.owner, metadata=first.metadata)
+        _advance(raw, first.session_id, manifest, head.now)
     return landed_group
 
 
@@ -259,7 +257,7 @@ def _claim(
     write: Write,
     kind: Kind,
     manifest: Manifest,
-    now: str | None = None,
+    now: str,
     *,
     alone: bool = True,
 ) -> Landed | None:
@@ -307,11 +305,9 @@ def _landed(raw: sqlite3.Connection, write: Write, kind: Kind) -> Landed | None:
     return Landed(op.manifest, None, item=item, found_version=found_version)
 
 
-def _check_expected(raw: sqlite3.Connection, row: SessionRow | None, write: Write) -> None:
-    if write.expected is None:
-        return
-    if not _is_expected(write.expected, Version(0) if row is None else row.manifest.version):
-        raise _conflict(raw, row, write.session_id, write.expected)
+def _check_expected(raw: sqlite3.Connection, head: Head, write: Write) -> None:
+    if write.expected is not None and not _is_expected(write.expected, head.manifest.version):
+        raise _conflict(raw, head, write.session_id, write.expected)
 
 
 def _is_expected(expected: int, actual: Version) -> bool:
@@ -319,40 +315,37 @@ def _is_expected(expected: int, actual: Version) -> bool:
     return expected == actual and (not nonce or nonce == actual.nonce)
 
 
-def _check_ancestor(raw: sqlite3.Connection, row: SessionRow | None, write: Replace, prefix: Prefix) -> None:
+def _check_ancestor(raw: sqlite3.Connection, head: Head, write: Replace, prefix: Prefix) -> None:
     """The session is still in the plan's epoch, and the planned version is one that it went through."""
-    if row is None:
+    if not head.has_row:
         if write.expected is None or prefix.epoch != 0:
-            raise _conflict(raw, row, write.session_id, prefix.planned)
+            raise _conflict(raw, head, write.session_id, prefix.planned)
         return
-    if row.manifest.epoch == prefix.epoch:
+    if head.manifest.epoch == prefix.epoch:
         if prefix.planned == 0:
             return
         planned = reads.op_of_version(raw, write.session_id, prefix.planned)
         if planned is not None and planned.manifest.version.nonce == prefix.planned.nonce:
             return
-    raise _conflict(raw, row, write.session_id, prefix.planned)
+    raise _conflict(raw, head, write.session_id, prefix.planned)
 
 
-def _conflict(
-    raw: sqlite3.Connection, row: SessionRow | None, session_id: str, expected: int
-) -> VersionConflictError:
-    actual = Version(0) if row is None else row.manifest.version
-    change = _change(raw, row, session_id, expected)
-    return VersionConflictError(session_id, expected=expected, actual=actual, change=change)
+def _conflict(raw: sqlite3.Connection, head: Head, session_id: str, expected: int) -> VersionConflictError:
+    change = _change(raw, head, session_id, expected)
+    return VersionConflictError(session_id, expected=expected, actual=head.manifest.version, change=change)
 
 
-def _change(raw: sqlite3.Connection, row: SessionRow | None, session_id: str, expected: int) -> Change:
+def _change(raw: sqlite3.Connection, head: Head, session_id: str, expected: int) -> Change:
     """What came between the expected version and the one that is there."""
-    if row is None or row.manifest.version == 0:
+    if head.manifest.version == 0:
         return "missing"
-    if row.deleted_at is not None:
+    if head.is_deleted:
         return "deleted"
     if expected == 0:
-        return "appended" if row.manifest.epoch == 0 else "rewritten"
+        return "appended" if head.manifest.epoch == 0 else "rewritten"
     op = reads.op_of_version(raw, session_id, expected)
     nonce = expected.nonce if isinstance(expected, Version) else ""
-    if op is None or op.manifest.epoch != row.manifest.epoch:
+    if op is None or op.manifest.epoch != head.manifest.epoch:
         return "rewritten"
     return "rewritten" if nonce and nonce != op.manifest.version.nonce else "appended"
 
@@ -381,42 +374,36 @@ def _insert_items(
     )
 
 
-def _put_rewritten(
+def _rewrite(
     raw: sqlite3.Connection,
-    row: SessionRow | None,
     session_id: str,
     manifest: Manifest,
-    *,
-    revive: bool = False,
-    created_by: Clear | Replace | None = None,
+    now: str,
+    statement: str = sql.REWRITE_SESSION,
 ) -> None:
-    """Write the row after a rewrite: the chain goes, and ``revive`` makes a tombstone a session again.
-
-    ``created_by`` has the owner and metadata of a session that is new or revived.
-    """
-    owner, metadata = (None, None) if created_by is None else (created_by.owner, created_by.metadata)
-    if row is None or row.manifest.version == 0:
-        _put(raw, session_id, manifest, NO_CHAIN, owner=owner, metadata=metadata)
-        return
-    revived = revive and row.deleted_at is not None
-    is_new = revived and created_by is not None
-    _put(
-        raw,
-        session_id,
-        manifest,
-        NO_CHAIN,
-        created_at=None if revived else moment_text(row.created_at),
-        deleted_at=None if revived or row.deleted_at is None else moment_text(row.deleted_at),
-        owner=owner if is_new else row.owner,
-        metadata=metadata if is_new else row.metadata,
-    )
+    """Write the row after a rewrite. A tombstone stays one."""
+    raw.execute(statement, (*manifest_columns(manifest), now, session_id))
 
 
-def _put_deleted(raw: sqlite3.Connection, row: SessionRow | None, clear: Clear, manifest: Manifest) -> None:
-    is_new = row is None or row.manifest.version == 0
-    created_at = None if row is None or is_new else moment_text(row.created_at)
-    owner = clear.owner if row is None or is_new else row.owner
-    _put(raw, clear.session_id, manifest, NO_CHAIN, created_at=created_at, deleted_at="now", owner=owner)
+def _rewrite_and_revive(raw: sqlite3.Connection, session_id: str, head: Head, manifest: Manifest) -> None:
+    """Write the row after a rewrite that makes a tombstone a session again, with the owner it had."""
+    _rewrite(raw, session_id, manifest, head.now)
+    if head.is_deleted:
+        raw.execute(sql.REVIVE_SESSION, (head.now, session_id))
+
+
+def _create(
+    raw: sqlite3.Connection,
+    write: Append | Clear | Replace,
+    manifest: Manifest,
+    now: str,
+    chain: Chain = NO_CHAIN,
+    *,
+    is_deleted: bool = False,
+) -> None:
+    """Write the row of a session that is new, or new again, with the write's owner and metadata."""
+    deleted_at, metadata = (now, None) if is_deleted else (None, write.metadata)
+    _put(raw, write.session_id, manifest, chain, now, deleted_at, write.owner, metadata)
 
 
 def _put(
@@ -424,20 +411,19 @@ def _put(
     session_id: str,
     manifest: Manifest,
     chain: Chain,
-    *,
-    created_at: str | None = None,
+    now: str,
     deleted_at: str | None = None,
     owner: str | None = None,
     metadata: str | None = None,
 ) -> None:
-    """Write the whole session row. ``created_at`` is now if it is not given; ``deleted_at`` may be "now"."""
+    """Write the whole session row."""
     raw.execute(
         sql.PUT_SESSION,
         (
             session_id,
             *manifest_columns(manifest),
             *chain_columns(chain),
-            created_at,
+            now,
             deleted_at,
             owner,
             metadata,
