@@ -15,20 +15,22 @@ logger = logging.getLogger("cas_session")
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptFailed:
-    """One sending of a write failed in a way that the store tries again.
+class WriteAttempt:
+    """One sending of a write, and what became of it.
 
     Attributes:
-        outcome: ``not_landed`` or ``unknown``.
-        error: What the driver said.
+        attempt: Counts the sendings of the write, from 1.
+        outcome: ``landed``, now or by an earlier sending; ``refused``, as by a conflict; ``not_landed`` or
+            ``unknown`` for failures, after which it is sent again within its budget.
+        error: What the driver said; None if it landed.
     """
 
     session_id: str
     kind: Kind
     op_id: str
     attempt: int
-    outcome: Literal["not_landed", "unknown"]
-    error: Exception
+    outcome: Literal["landed", "refused", "not_landed", "unknown"]
+    error: Exception | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class CompactionFinished:
     report: CompactionReport
 
 
-Event = AttemptFailed | CancelledWrite | ErasureFailed | CompactionFinished
+Event = WriteAttempt | CancelledWrite | ErasureFailed | CompactionFinished
 Hook = Callable[[Event], None]
 
 

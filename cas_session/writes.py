@@ -23,7 +23,12 @@ from cas_session.driver import (
     Write,
 )
 from cas_session.drivers.settle import settle
-from cas_session.errors import ConfigurationError, StorageUnavailableError, WriteOutcomeUnknownError
+from cas_session.errors import (
+    CasSessionError,
+    ConfigurationError,
+    StorageUnavailableError,
+    WriteOutcomeUnknownError,
+)
 from cas_session.retry import RetryPolicies, RetryPolicy, Timing, retry
 
 GROUP_BYTES = 1_000_000  # a group's texts; one larger append goes alone
@@ -88,20 +93,25 @@ class Writer:
             if attempt > 1:
                 write = replace(write, nonce=new_nonce(), fenced=write.fenced or sent_before)
             try:
-                return await verb(write)
+                landed = await verb(write)
             except WriteOutcomeUnknownError as error:
                 sent_before = True
-                self._failed(kind, write, attempt, "unknown", error)
+                self._attempted(kind, write, attempt, "unknown", error)
                 raise
             except (StorageUnavailableError, ConfigurationError) as error:
-                self._failed(kind, write, attempt, "not_landed", error)
+                self._attempted(kind, write, attempt, "not_landed", error)
                 if not sent_before:
                     raise
                 # This sending did not land; the one before it still may have.
                 raise WriteOutcomeUnknownError(str(error), op_id=write.op_id) from error
+            except CasSessionError as error:
+                self._attempted(kind, write, attempt, "refused", error)
+                raise
             except CancelledUnitError as error:
                 self._cancelled(kind, write, error.error)
                 raise
+            self._attempted(kind, write, attempt, "landed", None)
+            return landed
 
         def budget_of(error: Exception) -> RetryPolicy | None:
             if isinstance(error, WriteOutcomeUnknownError):
@@ -209,6 +219,7 @@ class Writer:
                 queued.fail(error)
             return True
         for queued, result in zip(group, landed, strict=True):
+            self._attempted("append", queued.append, 1, "landed", None)
             queued.answer.set_result(result)
         return True
 
@@ -220,17 +231,18 @@ class Writer:
         except Exception as error:  # noqa: BLE001  # its member hears it, the others go on
             queued.fail(error)
 
-    def _failed(
+    def _attempted(
         self,
         kind: Kind,
         write: Write,
         attempt: int,
-        outcome: Literal["not_landed", "unknown"],
-        error: Exception,
+        outcome: Literal["landed", "refused", "not_landed", "unknown"],
+        error: Exception | None,
     ) -> None:
-        events.publish(
-            self._hook, events.AttemptFailed(write.session_id, kind, write.op_id, attempt, outcome, error)
-        )
+        if self._hook is not None:
+            events.publish(
+                self._hook, events.WriteAttempt(write.session_id, kind, write.op_id, attempt, outcome, error)
+            )
 
     def _cancelled(self, kind: Kind, write: Write, error: BaseException | None) -> None:
         outcome: Literal["landed", "not_landed", "unknown"] = "landed"

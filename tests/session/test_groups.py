@@ -8,7 +8,7 @@ import pytest
 
 from cas_session import CasSession, OperationMismatchError, StorageUnavailableError, Version
 from cas_session.driver import GroupRefusedError
-from cas_session.events import CancelledWrite, Event
+from cas_session.events import CancelledWrite, Event, WriteAttempt
 from tests.session.items import said, texts_of
 from tests.session.stores import Around, Gate, Patched, lose_answer, lose_request, patched_store, refuse
 
@@ -78,6 +78,17 @@ async def test_who_appends_again_at_once_goes_with_the_others_again(patched: Pat
     await asyncio.gather(*(three_times(name) for name in NAMES))
 
     assert [len(group) for group in patched.driver.sent("append")] == [1, 5, 5, 4]
+
+
+async def test_a_hook_hears_of_each_member(database_url: str) -> None:
+    heard: list[Event] = []
+    async with patched_store(database_url, on_event=heard.append) as patched:
+        session = patched.store.session("s")
+        await asyncio.gather(*(session.append(said(name)) for name in NAMES))
+
+    sendings = [event for event in heard if isinstance(event, WriteAttempt)]
+    assert [(event.attempt, event.outcome) for event in sendings] == [(1, "landed")] * len(NAMES)
+    assert len({event.op_id for event in sendings}) == len(NAMES)
 
 
 async def test_each_has_a_version_an_op_row_and_a_nonce_of_its_own(queue: Queue) -> None:

@@ -17,7 +17,7 @@ from cas_session import (
     VersionConflictError,
     WriteOutcomeUnknownError,
 )
-from cas_session.events import AttemptFailed, Event
+from cas_session.events import Event, WriteAttempt
 from tests.session.items import said, texts_of
 from tests.session.stores import (
     Around,
@@ -255,20 +255,27 @@ async def test_a_failure_that_somebody_must_mend_is_not_tried_again(patched: Pat
     assert patched.time.slept == []
 
 
-async def test_a_hook_hears_of_every_failed_sending(database_url: str) -> None:
+async def test_a_hook_hears_of_every_sending(database_url: str) -> None:
     heard: list[Event] = []
     async with patched_store(database_url, on_event=heard.append) as patched:
         session = await begun(patched.store)
+        heard.clear()
         patched.driver.around("append", refuse, lose_answer)
         await session.append(said("three"))
         (op, *_) = await session.operations(limit=1)
+        with pytest.raises(VersionConflictError):
+            await session.append(said("four"), expected_version=1)
 
-    failed = [event for event in heard if isinstance(event, AttemptFailed)]
-    assert [(event.attempt, event.outcome, event.kind) for event in failed] == [
+    *sendings, refused = [event for event in heard if isinstance(event, WriteAttempt)]
+    assert [(event.attempt, event.outcome, event.kind) for event in sendings] == [
         (1, "not_landed", "append"),
         (2, "unknown", "append"),
+        (3, "landed", "append"),
     ]
-    assert {event.op_id for event in failed} == {op.op_id}
+    assert {event.op_id for event in sendings} == {op.op_id}
+    assert sendings[-1].error is None
+    assert (refused.attempt, refused.outcome) == (1, "refused")
+    assert isinstance(refused.error, VersionConflictError)
 
 
 async def test_a_hook_that_fails_does_not_fail_the_write(database_url: str) -> None:

@@ -35,7 +35,7 @@ from cas_session import (
 )
 from cas_session.compactors.base import CompactionRequest
 from cas_session.errors import CompactorError, SessionNotFoundError, VersionNotRetainedError
-from cas_session.events import AttemptFailed, CancelledWrite, Event
+from cas_session.events import CancelledWrite, Event, WriteAttempt
 from cas_session.retry import CONFLICT, OUTCOME, TRANSIENT
 from cas_session.snapshot import Snapshot, Version
 from cas_session.writes import new_op_id
@@ -124,11 +124,11 @@ class Log:
 
     def hear(self, event: Event) -> None:
         """The store's hook."""
-        if isinstance(event, AttemptFailed | CancelledWrite):
+        if isinstance(event, WriteAttempt | CancelledWrite):
             call = event.op_id.removeprefix("compact-").partition("/")[0]
             if isinstance(event, CancelledWrite):
                 self.told[call] = event.outcome
-            else:
+            elif event.outcome in ("not_landed", "unknown"):
                 self.resent.add(call)
 
 
