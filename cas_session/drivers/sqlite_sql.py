@@ -396,10 +396,20 @@ DELETE FROM cas_session_item
                    FROM cas_session AS s
                    JOIN cas_session_item AS i ON i.session_id = s.session_id
                   WHERE s.session_id = ?
-                    AND s.erased_epoch > 0
-                    AND i.seq <= s.base_seq
                     AND i.gen < s.erased_epoch
                   LIMIT ?)
+"""
+
+# A clear leaves what it erased at or below base_seq, which never goes back: the tail is not looked at.
+HAS_ERASED_ITEMS = """
+SELECT 1
+  FROM cas_session AS s
+  JOIN cas_session_item AS i ON i.session_id = s.session_id
+ WHERE s.session_id = ?
+   AND s.erased_epoch > 0
+   AND i.seq <= s.base_seq
+   AND i.gen < s.erased_epoch
+ LIMIT 1
 """
 
 FORGET_ERASED_TEXTS = """

@@ -76,6 +76,8 @@ def finish_compaction(raw: sqlite3.Connection, finish: FinishCompaction) -> None
 def remove_erased(raw: sqlite3.Connection, session_id: str, batch: int) -> int:
     """Remove up to ``batch`` erased items and what else names them; say how many items went."""
     raw.execute(sql.FORGET_ERASED_TEXTS, {"session_id": session_id})
+    if raw.execute(sql.HAS_ERASED_ITEMS, (session_id,)).fetchone() is None:
+        return 0
     return raw.execute(sql.DELETE_ERASED_ITEMS, (session_id, batch)).rowcount
 
 
