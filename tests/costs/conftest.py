@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.session.fixtures import EMPTY, fresh_postgres, fresh_sqlite, migrated
 
 __all__ = ["fresh_postgres", "fresh_sqlite", "migrated_file", "one_postgres"]
 
-QUIET = {
+QUIET: dict[str, Any] = {
     "autovacuum": "off",
     "checkpoint_timeout": "1d",
     "max_wal_size": "4GB",

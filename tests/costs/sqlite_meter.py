@@ -50,7 +50,7 @@ class SqliteMeter:
             self.hops += 1
             return real(link, partial(self._run, link, work))
 
-        Link.hop = hop  # type: ignore[method-assign]
+        Link.hop = hop  # type: ignore[assignment,method-assign]
         try:
             yield
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_low
 
 import pytest
 
@@ -110,7 +110,7 @@ async def _cost(log: Log, verb: Verb, name: str, item_count: int) -> int:
         before = await log.written()
         await verb(session)
         costs.append(await log.written() - before)
-    return median(costs)
+    return median_low(costs)
 
 
 async def _leave(session_id: str) -> None:

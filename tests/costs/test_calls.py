@@ -46,15 +46,15 @@ CALLS: dict[str, tuple[Call, Cost]] = {
     "append to a new session": (lambda st, s: st.session(f"{s.session_id}-new").append(turn()), Cost(1, 9)),
     "append by a new object": (lambda st, s: st.session(s.session_id).append(turn()), Cost(1, 9)),
     "conditional append": (lambda _, s: s.append(turn(), expected_version=1), Cost(1, 9)),
-    "conditional append that conflicts": (lambda _, s: _conflict(s), Cost(1, 5)),
+    "conditional append that conflicts": (lambda _, s: _conflict(s), Cost(1, 4)),
     "append under an op_id of one's own": (lambda _, s: s.append(turn(), op_id="turn-1"), Cost(1, 10)),
     "append of nothing": (lambda _, s: s.append([]), Cost(1, 4)),
     "pop": (lambda _, s: s.pop(), Cost(1, 7)),
     "clear": (lambda _, s: s.clear(), Cost(1, 5, waits_behind=1)),
     "delete": (lambda _, s: s.delete(), Cost(1, 5, waits_behind=1)),
-    "replace": (lambda _, s: s.replace(SUMMARY, expected_version=1), Cost(1, 16)),
+    "replace": (lambda _, s: s.replace(SUMMARY, expected_version=1), Cost(1, 15)),
     "restore": (lambda _, s: s.restore(1, expected_version=1), Cost(1, 7)),
-    "update": (lambda _, s: s.update(lambda items: items[-10:]), Cost(2, 20)),
+    "update": (lambda _, s: s.update(lambda items: items[-10:]), Cost(2, 19)),
     "update that changes nothing": (lambda _, s: s.update(lambda items: items), Cost(1, 4)),
     "get_items": (lambda _, s: s.get_items(), Cost(1, 4)),
     "get_items of the newest 20": (lambda _, s: s.get_items(20), Cost(1, 4)),
@@ -67,9 +67,9 @@ CALLS: dict[str, tuple[Call, Cost]] = {
     "ping": (lambda st, _: st.ping(), Cost(1, 3)),
     "a plan of a compaction": (lambda _, s: s.plan_compaction(), Cost(1, 4)),
     # Read, rest, lease; the model's answer; replace, finish. Forced, it does not ask whether to rest.
-    "compact": (lambda _, s: _compact(s, force=False), Cost(5, 32)),
-    "forced compact": (lambda _, s: _compact(s, force=True), Cost(4, 29)),
-    "run_compaction of a runner": (lambda _, s: s.run_compaction(), Cost(5, 32)),
+    "compact": (lambda _, s: _compact(s, force=False), Cost(5, 31)),
+    "forced compact": (lambda _, s: _compact(s, force=True), Cost(4, 28)),
+    "run_compaction of a runner": (lambda _, s: s.run_compaction(), Cost(5, 31)),
 }
 POSTGRES_WAITS = {"pop": 2}  # it reads the item, then hides it
 
