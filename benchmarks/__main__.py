@@ -61,7 +61,7 @@ def main(
     databases: list[Database] = [
         one for one in DATABASES if one in _chosen(database, DATABASES, "--database")
     ]
-    console = Console(width=None if Console().is_terminal else 170, markup=False, highlight=False)
+    console = Console(width=None if Console().is_terminal else 180, markup=False, highlight=False)
     for library in missing():
         console.print(f"{library} is left out: pip install 'cas-session[bench]' installs it.")
     with ExitStack() as stack:

@@ -37,7 +37,7 @@ async def many_sessions(bench: Bench, database: Database) -> None:
     async with bench.databases.stores(database) as stores:
         for store in stores:
             await store.fill((name, talk.history(TURN_ITEMS)) for name in names)
-        await bench.databases.checkpoint()
+        await bench.databases.rest(stores)
         await _contend(bench, database, stores, f"{MANY_SESSIONS:,} sessions", names)
 
 

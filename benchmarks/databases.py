@@ -67,13 +67,13 @@ class Databases:
                 file.unlink()
             return
         assert self._server is not None
-        await self._execute(f"CREATE DATABASE {name}")
+        await _execute(self._server, f"CREATE DATABASE {name}")
         try:
             if not durable:
-                await self._execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+                await _execute(self._server, f"ALTER DATABASE {name} SET synchronous_commit = off")
             yield named_database(self._server, name)
         finally:
-            await self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+            await _execute(self._server, f"DROP DATABASE {name} WITH (FORCE)")
 
     @contextlib.asynccontextmanager
     async def stores(
@@ -99,18 +99,22 @@ class Databases:
                 stores.append(store)
             yield stores
 
-    async def checkpoint(self) -> None:
-        """Write out what was filled in, so that it does not happen in somebody's time."""
+    async def rest(self, stores: Sequence[Store]) -> None:
+        """Let Postgres do now, after the stores were filled, what it would do in somebody's time."""
+        for store in stores:
+            if not store.url.startswith("sqlite"):
+                await _execute(store.url, "VACUUM ANALYZE")
         if self._server is not None:
             with contextlib.suppress(asyncpg.InsufficientPrivilegeError):
-                await self._execute("CHECKPOINT")
+                await _execute(self._server, "CHECKPOINT")
 
-    async def _execute(self, sql: str) -> None:
-        connection = await asyncpg.connect(self._server)
-        try:
-            await connection.execute(sql)
-        finally:
-            await connection.close()
+
+async def _execute(url: str, sql: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
 
 
 def kinds_on(database: Database) -> list[type[Store]]:

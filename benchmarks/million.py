@@ -20,16 +20,19 @@ from benchmarks.stores import Session, Store
 SESSIONS, QUICK_SESSIONS = 10_000, 50
 TURNS = 25  # in a session
 POOL = 400  # different turns
+ON_DISK = "million: on disk"
 
 
 async def million(bench: Bench, database: Database) -> None:
     count = QUICK_SESSIONS if bench.quick else SESSIONS
-    disk = Case("million: on disk", database)
+    disk = Case(ON_DISK, database)
     talk = Conversation()
     async with bench.databases.stores(database) as stores:
         pool = talk.history(POOL * TURN_ITEMS)
         for store in stores:
             await store.fill(_sessions(count, pool))
+        await bench.databases.rest(stores)
+        for store in stores:
             disk.add(store.name, 0, {"bytes": await _bytes_on_disk(store)})
         payload = sum(
             len(text) for _, turns in _sessions(count, pool) for turn in turns for text in turn.texts
@@ -90,9 +93,6 @@ async def _bytes_on_disk(store: Store) -> int:
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return os.stat(file).st_size  # noqa: PTH116
     connection = await asyncpg.connect(store.url)
-    try:
-        await connection.execute("VACUUM ANALYZE")
-        size: int = await connection.fetchval("SELECT pg_database_size(current_database())")
-    finally:
-        await connection.close()
+    size: int = await connection.fetchval("SELECT pg_database_size(current_database())")
+    await connection.close()
     return size

@@ -66,7 +66,7 @@ class Bench:
         async with self.databases.stores(database, **options) as stores:
             for store in stores:
                 await store.fill((str(size), Conversation().history(self.size(size))) for size in sizes)
-            await self.databases.checkpoint()
+            await self.databases.rest(stores)
             yield stores
 
 
