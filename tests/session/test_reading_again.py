@@ -126,10 +126,10 @@ async def test_a_row_that_was_repaired_is_read_again(patched: Patched, shared: b
 
 
 async def test_memory_is_bounded(database_url: str) -> None:
-    async with SessionStore(database_url, cache_bytes=2_000) as store:
+    async with SessionStore(database_url, cache_bytes=50_000) as store:
         for n in range(20):
             session = store.session(f"s{n}")
-            await session.append([{"text": "x" * 400}])
+            await session.append([{"text": "x" * 10_000}])
             await session.snapshot()
             await session.snapshot()
         held = [n for n in range(20) if store.backend.cache.get(f"s{n}") is not None]
