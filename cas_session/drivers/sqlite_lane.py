@@ -39,6 +39,8 @@ class Unit(Generic[T]):
 
     __slots__ = ("answer", "begin", "expired", "joins", "link", "op_id", "size", "work")
 
+    answer: asyncio.Future[T]  # of one that waits in the queue
+
     def __init__(
         self,
         work: Callable[[sqlite3.Connection], T],
@@ -53,7 +55,6 @@ class Unit(Generic[T]):
         self.op_id = op_id
         self.joins = joins
         self.size = size
-        self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.link: Link | None = None  # the connection that has begun it
         self.expired = False
 
@@ -83,10 +84,12 @@ class Lane:
         """
         if self._closed:
             raise StoreClosedError("the database is closed")
+        loop = asyncio.get_running_loop()
         if bounded:
-            self._bound(unit)
+            self._bound(unit, loop)
         if self._idle:  # so nobody waits, and the answer of the thread is the unit's own
             return await settle(self._begin([unit], _run_one))
+        unit.answer = loop.create_future()
         self._queue.append(unit)
         return await settle(unit.answer, withdraw=partial(self._withdraw, unit))
 
@@ -154,9 +157,8 @@ class Lane:
         self._advance()
         return True
 
-    def _bound(self, unit: Unit[Any]) -> None:
+    def _bound(self, unit: Unit[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Let the unit's time run. One timer serves all: who came first ends first."""
-        loop = asyncio.get_running_loop()
         self._ends[unit] = end = loop.time() + self._call_timeout_s
         if self._timer is None:
             self._timer = loop.call_at(end, self._expire)

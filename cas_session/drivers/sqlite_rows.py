@@ -84,7 +84,7 @@ def chain_columns(chain: Chain) -> tuple[Any, ...]:
 
 
 def to_moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    return datetime.fromisoformat(text + "+00:00")
 
 
 def moment_text(moment: datetime) -> str:
