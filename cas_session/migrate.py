@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, inspect, make_url, text
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.util.concurrency import await_only, in_greenlet
 
@@ -120,6 +119,7 @@ async def run(url: str, function: Callable[[Connection], None]) -> None:
 
 async def _run_on_postgres(url: str, function: Callable[[Connection], None]) -> None:
     import asyncpg
+    from sqlalchemy.ext.asyncio import create_async_engine
 
     from cas_session.drivers.postgres_url import connect_arguments  # reads URLs as the driver does
 
