@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jiter
+import orjson
 
 from cas_session.errors import ItemDecodingError, ItemEncodingError
 from cas_session.snapshot import Item
@@ -18,7 +19,8 @@ MAX_DEPTH = 200  # levels, the item itself is the first
 DIGEST_BYTES = 16
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")  # as escapes they are one character
 
-_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_PLAIN = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_dump_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _dump_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
@@ -48,8 +50,8 @@ def encode(items: Sequence[Item]) -> Encoded:
     """
     if not isinstance(items, list | tuple):
         raise ItemEncodingError(0, "", f"items must be a list of JSON objects, not {type(items).__name__}")
-    texts = [_encode_one(index, item) for index, item in enumerate(items)]
-    return Encoded(tuple(texts), sizes_of(texts))
+    encoded = [_encode_one(index, item) for index, item in enumerate(items)]
+    return Encoded(tuple(map(bytes.decode, encoded)), tuple(map(len, encoded)))
 
 
 def decode(session_id: str, rows: Iterable[tuple[int, str]]) -> list[Item]:
@@ -61,7 +63,7 @@ def decode(session_id: str, rows: Iterable[tuple[int, str]]) -> list[Item]:
     items: list[Item] = []
     for seq, text in rows:
         try:
-            item = _parse(text)
+            item = _parse(text.encode())
         except (ValueError, RecursionError) as error:
             raise ItemDecodingError(session_id, seq, str(error)) from error
         if not isinstance(item, dict):
@@ -76,20 +78,19 @@ def sizes_of(texts: Iterable[str]) -> tuple[int, ...]:
 
 
 def digest(texts: Iterable[str], *, key: str) -> bytes:
-    """The BLAKE2b digest of encoded items, keyed so that equal items of two writes differ."""
-    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    state.update(key.encode())
+    """The SHA-256 digest, cut, of encoded items, keyed so that equal items of two writes differ."""
+    state = hashlib.sha256(key.encode())
     for text in texts:
         state.update(b"\0")  # no text holds a raw NUL
         state.update(text.encode())
-    return state.digest()
+    return state.digest()[:DIGEST_BYTES]
 
 
-def _parse(text: str) -> Any:
+def _parse(encoded: bytes) -> Any:
     try:
-        return jiter.from_json(text.encode(), allow_inf_nan=False)
+        return jiter.from_json(encoded, allow_inf_nan=False)
     except ValueError:  # a lone surrogate, depth or a long number, which only the slower decoder takes
-        return _load(text)
+        return _load(encoded.decode())
 
 
 def _no_number(name: str) -> Any:
@@ -99,16 +100,14 @@ def _no_number(name: str) -> Any:
 _load = json.JSONDecoder(parse_constant=_no_number).decode
 
 
-def _encode_one(index: int, item: Any) -> str:
+def _encode_one(index: int, item: Any) -> bytes:
     if not isinstance(item, dict):
         raise ItemEncodingError(index, "", f"an item is a JSON object (a dict), not {type(item).__name__}")
     try:
-        text = _dump(item)
-        if not text.isascii() and not _is_utf8(text):
-            text = _dump_ascii(item)  # a lone surrogate has no UTF-8, its escape has
-        # json writes tuples as lists and turns keys into strings: what does not come back equal is refused.
-        comes_back = _parse(text) == item
-        if not comes_back or _may_be_deep(text):
+        encoded = _dump(item)
+        # Tuples become lists, keys strings, NaN null: what does not come back equal is refused.
+        comes_back = _parse(encoded) == item
+        if not comes_back or _may_be_deep(encoded):
             _refuse(index, item)
         if not comes_back:
             raise ItemEncodingError(index, "", "what is read back is not equal to it")
@@ -116,19 +115,22 @@ def _encode_one(index: int, item: Any) -> str:
         if not isinstance(error, ItemEncodingError):
             _refuse(index, item, error)
         raise
-    return text
+    return encoded
 
 
-def _is_utf8(text: str) -> bool:
+def _dump(item: Item) -> bytes:
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return orjson.dumps(item, option=_PLAIN)
+    except TypeError:  # as in `_parse`, and what no encoder takes
+        text = _dump_text(item)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8, its escape has
+        return _dump_ascii(item).encode()
 
 
-def _may_be_deep(text: str) -> bool:
-    return text.count("{") + text.count("[") > MAX_DEPTH
+def _may_be_deep(encoded: bytes) -> bool:
+    return encoded.count(b"{") + encoded.count(b"[") > MAX_DEPTH
 
 
 def _refuse(index: int, item: Item, error: Exception | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,11 +40,11 @@ W = TypeVar("W", bound=Write)
 
 def new_op_id() -> str:
     """A new identity for one write. It begins with the time, so that a session's ids lie close together."""
-    return f"{time.time_ns():x}-{secrets.token_hex(8)}"
+    return f"{time.time_ns():x}-{os.urandom(8).hex()}"
 
 
 def new_nonce() -> str:
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def digest(kind: Kind, op_id: str, texts: Sequence[str] = (), detail: str = "") -> bytes:
