@@ -228,3 +228,82 @@ async def test_a_task_that_is_given_up_leaves_its_unit_closed() -> None:
     call.close()
 
     assert closed == [True]
+
+
+async def test_units_within_units_end_first_too() -> None:
+    part = begun()
+
+    async def inner() -> str:
+        return await part
+
+    async def outer() -> str:
+        return await settle_here(inner()) + " twice"
+
+    task = asyncio.create_task(settle_here(outer()))
+    await turns(3)
+    part.set_result("landed")
+    assert await task == "landed twice"
+
+    part = begun()
+    task = asyncio.create_task(settle_here(outer()))
+    await turns(3)
+    task.cancel()
+    await turns(3)
+    still_waits = not task.done()
+    part.set_result("landed")
+
+    assert still_waits
+    with pytest.raises(CancelledUnitError) as caught:
+        await task
+    assert caught.value.error is None
+
+
+async def test_a_group_that_fails_waits_for_the_unit_of_another_task(settling: Settle) -> None:
+    part = begun()
+    ended = asyncio.Event()
+
+    async def unit() -> None:
+        await part
+        ended.set()
+
+    async def fails() -> None:
+        await turns(3)
+        raise LookupError
+
+    async def caller() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(settling(unit()))
+            group.create_task(fails())
+
+    task = asyncio.create_task(caller())
+    await turns(10)
+    still_waits = not task.done()
+    part.set_result("")
+
+    assert still_waits
+    with pytest.raises(ExceptionGroup) as caught:
+        await task
+    assert [type(error) for error in caught.value.exceptions] == [LookupError]
+    assert ended.is_set()
+
+
+async def test_a_task_without_the_accelerator_waits_as_well(settling: Settle) -> None:
+    """Python has a second Task, written in Python."""
+    part = begun()
+
+    async def unit() -> str:
+        await asyncio.sleep(0)
+        return await part
+
+    task = asyncio.tasks._PyTask(settling(unit()))  # type: ignore[attr-defined]
+    await turns(5)
+    task.cancel()
+    task.cancel()
+    await turns(5)
+    still_waits = not task.done()
+    part.set_result("landed")
+
+    assert still_waits
+    with pytest.raises(CancelledUnitError) as caught:
+        await task
+    assert caught.value.error is None
