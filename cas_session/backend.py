@@ -74,9 +74,9 @@ class Backend:
         self._calls -= 1
         if not self._calls:
             self._idle.set()
-        if exc_type is CancelledUnitError:
+        if isinstance(exc, CancelledUnitError):
             # Its outcome was told as an event. asyncio.timeout of Python 3.11 knows no subclass.
-            raise asyncio.CancelledError from None
+            raise asyncio.CancelledError(*exc.args) from None
 
     async def call(self, verb: Callable[[Driver], Awaitable[T]], policies: RetryPolicies | None = None) -> T:
         """Make a call that may be made again: a read, or a write that has no op_id and does no harm twice.

@@ -386,8 +386,8 @@ class CancelledUnitError(asyncio.CancelledError):
         error: What the unit raised; None if it landed.
     """
 
-    def __init__(self, error: BaseException | None) -> None:
-        super().__init__()
+    def __init__(self, error: BaseException | None, *message: object) -> None:
+        super().__init__(*message)
         self.error = error
 
 

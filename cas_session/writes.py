@@ -69,6 +69,7 @@ class Writer:
         verb: Callable[[W], Awaitable[Landed]],
         policies: RetryPolicies,
         *,
+        sendings: int = 0,
         sent_before: bool = False,
     ) -> Landed:
         """Send a write until it lands, conflicts, or a budget is spent.
@@ -78,14 +79,15 @@ class Writer:
             write: Its first sending; each further one gets a nonce of its own.
             verb: The driver's.
             policies: The budgets.
-            sent_before: It was sent already, and nobody knows what became of it.
+            sendings: How often it was sent already.
+            sent_before: Nobody knows what became of one of them.
 
         Raises:
             VersionConflictError, OperationMismatchError: It did not land.
             StorageUnavailableError: It did not land, also not by an earlier sending.
             WriteOutcomeUnknownError: An earlier sending may have landed, and nobody could be asked.
         """
-        attempt = 0
+        attempt = sendings
 
         async def once() -> Landed:
             nonlocal attempt, write, sent_before
@@ -157,12 +159,12 @@ class Writer:
             await asyncio.wait(self._tasks)
 
     async def _append_alone(
-        self, append: Append, policies: RetryPolicies, *, sent_before: bool = False
+        self, append: Append, policies: RetryPolicies, *, sendings: int = 0, sent_before: bool = False
     ) -> Landed:
         async def verb(write: Append) -> Landed:
             return (await self._driver.append([write]))[0]
 
-        return await self.send("append", append, verb, policies, sent_before=sent_before)
+        return await self.send("append", append, verb, policies, sendings=sendings, sent_before=sent_before)
 
     async def _join(self, lane: deque[_Queued], queued: _Queued) -> Landed:
         """Wait for the group. A caller cancelled while still queued is dropped; one that left is settled."""
@@ -207,13 +209,20 @@ class Writer:
         """Send a group as one statement and answer its members; False if each must be sent alone."""
         try:
             landed = await self._driver.append([queued.append for queued in group])
-        except (GroupRefusedError, StorageUnavailableError):
-            return False
-        except WriteOutcomeUnknownError:
+        except (GroupRefusedError, StorageUnavailableError) as error:
             for queued in group:
-                queued.sent_before = True
-                queued.append = replace(queued.append, nonce=new_nonce(), fenced=True)
+                queued.sendings = 1
+                self._attempted("append", queued.append, 1, "not_landed", error)
             return False
+        except WriteOutcomeUnknownError as error:
+            for queued in group:
+                queued.sendings, queued.sent_before = 1, True
+                self._attempted("append", queued.append, 1, "unknown", error)
+            return False
+        except CancelledUnitError as error:  # this task was cancelled, as when the loop ends
+            for queued in group:
+                self._cancelled("append", queued.append, error.error)
+            raise
         except Exception as error:  # noqa: BLE001  # each member hears it, none may wait for ever
             for queued in group:
                 queued.fail(error)
@@ -226,7 +235,9 @@ class Writer:
     async def _answer_alone(self, queued: _Queued) -> None:
         try:
             queued.answer.set_result(
-                await self._append_alone(queued.append, queued.policies, sent_before=queued.sent_before)
+                await self._append_alone(
+                    queued.append, queued.policies, sendings=queued.sendings, sent_before=queued.sent_before
+                )
             )
         except Exception as error:  # noqa: BLE001  # its member hears it, the others go on
             queued.fail(error)
@@ -258,6 +269,7 @@ class _Queued:
     append: Append
     policies: RetryPolicies
     answer: asyncio.Future[Landed]
+    sendings: int = 0
     sent_before: bool = False
 
     def fail(self, error: Exception) -> None:

@@ -39,6 +39,7 @@ class Link:
         self.connection = connection
         self._timeout_s = timeout_s
         self._is_broken = False
+        self._is_given_up = False  # a statement, which asyncpg still cancels
 
     async def row(self, sql: str, *arguments: Any, op_id: str | None = None) -> Any:
         """The first row of a statement; None if there is none."""
@@ -60,8 +61,9 @@ class Link:
             yield
         except BaseException:
             # The first error counts. Where this one fails the connection is ended, and the server rolls back.
+            # A task of its own, for asyncpg waits by asyncio.timeout for a statement that it cancels.
             with suppress(Exception):
-                await self._command("ROLLBACK", None)
+                await asyncio.create_task(self._roll_back())
             raise
         await self._command("COMMIT", op_id)
 
@@ -69,15 +71,28 @@ class Link:
         """Give the connection back, or end it if it is broken. Never raises, for the unit's result stands."""
         raise NotImplementedError
 
+    async def _roll_back(self) -> None:
+        async with asyncio.timeout(self._timeout_s):
+            await self._command("ROLLBACK", None)
+
     async def _command(self, sql: str, op_id: str | None) -> None:
-        await self._answer(lambda: self.connection.execute(sql, timeout=self._timeout_s), op_id)
+        """If it fails nobody knows whether a transaction is open, so the connection is ended."""
+        try:
+            await self._answer(lambda: self.connection.execute(sql, timeout=self._timeout_s), op_id)
+        except BaseException:
+            self._is_broken = True
+            raise
 
     async def _answer(self, statement: Callable[[], Awaitable[T]], op_id: str | None) -> T:
         """Await what ``statement`` makes. Making it may raise already: asyncpg's pool takes a connection back
         that died since it was given out."""
         try:
             return await statement()
+        except asyncio.CancelledError:
+            self._is_given_up = True
+            raise
         except Exception as error:
+            self._is_given_up |= isinstance(error, TimeoutError)
             self._is_broken |= ends_connection(error)
             raise translated(error, op_id) from error
 
@@ -116,6 +131,7 @@ class OwnPool:
         self._pool: Any = None
         self._at_hand: list[Any] = []
         self._waiting = 0  # calls, for asyncpg's pool
+        self._timer: asyncio.TimerHandle | None = None
         self._returning: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -128,14 +144,16 @@ class OwnPool:
             )
 
     async def close(self) -> None:
-        if self._returning is not None:
-            self._returning.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._pool is None:
             return
-        with suppress(TimeoutError):  # then asyncpg has cut what did not say goodbye
+        try:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._return_all()
                 await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()  # what did not say goodbye
 
     async def take(self) -> Link:
         while self._at_hand:
@@ -150,18 +168,18 @@ class OwnPool:
             self._waiting -= 1
         return _OwnLink(self, connection, self._call_timeout_s)
 
-    async def give_back(self, connection: Any) -> None:
+    async def give_back(self, connection: Any, *, is_settled: bool) -> None:
         """Keep a connection at hand, or if somebody waits for one, let asyncpg pass it on."""
-        if self._waiting or _is_dead(connection):
+        if self._waiting or not is_settled or _is_dead(connection):
             await self._return(connection)
             return
         self._at_hand.append(connection)
-        if self._returning is None or self._returning.done():
-            self._returning = asyncio.get_running_loop().create_task(self._return_idle())
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._return_idle)
 
-    async def _return_idle(self) -> None:
-        await asyncio.sleep(IDLE_S)
-        await self._return_all()
+    def _return_idle(self) -> None:
+        self._timer = None
+        self._returning = asyncio.get_running_loop().create_task(self._return_all())
 
     async def _return_all(self) -> None:
         while self._at_hand:
@@ -232,7 +250,7 @@ class _OwnLink(Link):
         if self._is_broken:
             with suppress(asyncpg.InterfaceError):  # it was ended and taken from us already
                 self.connection.terminate()
-        await self._pool.give_back(self.connection)
+        await self._pool.give_back(self.connection, is_settled=not self._is_given_up)
 
 
 class _EngineLink(Link):
@@ -241,10 +259,14 @@ class _EngineLink(Link):
         self._raw = raw
 
     async def give_back(self) -> None:
+        # In a task of its own, for SQLAlchemy and asyncpg bound what they wait for here by asyncio.timeout.
         with suppress(Exception):  # as above
-            if self._is_broken or self.connection.is_closed():
-                await greenlet_spawn(self._raw.invalidate)
-            await greenlet_spawn(self._raw.close)
+            await asyncio.shield(self._give_back())
+
+    async def _give_back(self) -> None:
+        if self._is_broken or self._is_given_up or self.connection.is_closed():
+            await greenlet_spawn(self._raw.invalidate)
+        await greenlet_spawn(self._raw.close)
 
 
 async def _no_reset(_: Any) -> None:

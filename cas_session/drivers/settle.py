@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -33,9 +32,12 @@ async def settle(begun: Awaitable[_T], *, withdraw: Callable[[], bool] | None = 
     if not future.done():
         await held
     if held.is_withdrawn:
-        raise asyncio.CancelledError
+        raise asyncio.CancelledError(*held.message)
     if held.is_cancelled:
-        raise CancelledUnitError(asyncio.CancelledError() if future.cancelled() else future.exception())
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        raise CancelledUnitError(error, *held.message)
+    if held.error is not None:
+        raise held.error
     return future.result()
 
 
@@ -47,11 +49,14 @@ async def settle_here(work: Coroutine[Any, Any, _T]) -> _T:
     Raises:
         CancelledUnitError: The caller was cancelled, and ``work`` has ended; it carries what that raised.
     """
-    is_cancelled, error, result = await _drive(work)
-    if is_cancelled:
-        raise CancelledUnitError(error)
-    if error is not None:
-        raise error
+    cancelled, error, result = await _drive(work)
+    try:
+        if cancelled is not None:
+            raise CancelledUnitError(error, *cancelled)
+        if error is not None:
+            raise error
+    finally:
+        error = None  # its traceback holds this frame
     return result  # type: ignore[return-value]  # there is one, for there is no error
 
 
@@ -62,7 +67,15 @@ class _Held:
     task hears of its cancellation when the future is done.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_future", "_withdraw", "is_cancelled", "is_withdrawn")
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_future",
+        "_withdraw",
+        "error",
+        "is_cancelled",
+        "is_withdrawn",
+        "message",
+    )
 
     def __init__(self, future: asyncio.Future[Any], withdraw: Callable[[], bool] | None = None) -> None:
         self._asyncio_future_blocking = True
@@ -70,11 +83,16 @@ class _Held:
         self._withdraw = withdraw
         self.is_cancelled = False
         self.is_withdrawn = False
+        self.message: tuple[Any, ...] = ()  # of the cancellation; others than asyncio know theirs by it
+        self.error: Exception | None = None
 
     def __await__(self) -> Generator[_Held, None, None]:
-        # What comes up here the future has as well, and ``is_cancelled`` tells the rest.
-        with suppress(Exception, asyncio.CancelledError):
+        try:
             yield self
+        except asyncio.CancelledError:
+            pass  # ``is_cancelled`` tells it, or the future
+        except Exception as error:  # noqa: BLE001  # the future tells it only once with its traceback
+            self.error = error
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._future.get_loop()
@@ -86,32 +104,42 @@ class _Held:
 
     def cancel(self, msg: Any = None) -> bool:
         self.is_cancelled = True
-        self.is_withdrawn = self._withdraw is not None and self._withdraw()
-        return self.is_withdrawn and self._future.cancel(msg)
+        self.message = () if msg is None else (msg,)
+        # One that is done cannot be withdrawn any more, also if a withdrawal has done it.
+        if self._withdraw is None or self._future.done() or not self._withdraw():
+            return False
+        self.is_withdrawn = True
+        return self._future.cancel(msg)
 
 
 @types.coroutine
 def _drive(
     work: Coroutine[Any, Any, _T],
-) -> Generator[Any, None, tuple[bool, BaseException | None, _T | None]]:
+) -> Generator[Any, None, tuple[tuple[Any, ...] | None, BaseException | None, _T | None]]:
     """Take a task's place between ``work`` and what it waits for; return (cancelled, error, result)."""
-    is_cancelled = False
+    cancelled: tuple[Any, ...] | None = None
+    error: Exception | None = None
     try:
         while True:
-            future = work.send(None)
+            future = work.send(None) if error is None else work.throw(error)
+            error = None
             if future is None:  # it lets others run
                 try:
                     yield None
-                except asyncio.CancelledError:
-                    is_cancelled = True
+                except asyncio.CancelledError as cancellation:
+                    cancelled = cancellation.args
             else:
                 future._asyncio_future_blocking = False
                 held = _Held(future)
                 yield from held.__await__()
-                is_cancelled |= held.is_cancelled
+                error = held.error
+                held.error = None
+                if held.is_cancelled:
+                    cancelled = held.message
     except StopIteration as end:
-        return is_cancelled, None, end.value
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised where ``work`` is awaited
-        return is_cancelled, error, None
+        return cancelled, None, end.value
+    except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001  # raised where ``work`` is awaited
+        return cancelled, failure, None
     finally:
+        error = None
         work.close()

@@ -19,6 +19,7 @@ class Proxy:
         url: The same database through the proxy, without TLS.
         round_trips: ReadyForQuery messages that came back so far: each ended a wait of the client.
         answered: Set when an answer was held back or lost: the server is through with the statement.
+        flowing: While it is not set, answers are held back.
     """
 
     def __init__(self, url: str) -> None:
@@ -32,6 +33,8 @@ class Proxy:
         self.round_trips = 0
         self.loses_answers = False
         self.holds_requests = False
+        self.flowing = asyncio.Event()
+        self.flowing.set()
         self.answered = asyncio.Event()
         self.requested = asyncio.Event()
 
@@ -105,6 +108,9 @@ class _Link:
                 self._proxy.round_trips += 1
                 if self._proxy.loses_answers:
                     self._proxy.answered.set()
+            if not self._proxy.flowing.is_set():
+                self._proxy.answered.set()
+                await self._proxy.flowing.wait()
             if not self._proxy.loses_answers:
                 self._client[1].write(message)
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine
+from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from cas_session.drivers import postgres_units as units
 from cas_session.drivers.postgres import PostgresDriver, _check_server
 from cas_session.drivers.postgres_pool import Link
-from cas_session.errors import StorageUnavailableError
+from cas_session.errors import CasSessionError, StorageUnavailableError
 from tests.conformance.database import HANG_S, Database
-from tests.conformance.writes import append, send
+from tests.conformance.writes import append, pop, send, texts, until_landed
+from tests.drivers.postgres_proxy import Proxy
 from tests.drivers.sqlite_file import turns
+
+SHORT_S = 0.3  # for a call that nobody answers
 
 
 @pytest.fixture
@@ -109,3 +115,73 @@ async def test_one_that_dies_between_two_units_costs_no_attempt(
     await kill(link, database)
 
     assert (await send(driver, append("s", "a"))).manifest.version == 1
+
+
+@pytest.fixture
+async def proxy(database: Database) -> AsyncIterator[Proxy]:
+    async with Proxy(database.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=["url", "engine"])
+async def short(request: pytest.FixtureRequest, proxy: Proxy) -> AsyncIterator[PostgresDriver]:
+    """A driver with one connection through the proxy, whose calls have little time."""
+    url = proxy.url.replace("postgresql://", "postgresql+asyncpg://").replace("?sslmode", "?ssl")
+    engine = create_async_engine(url, pool_size=1, max_overflow=0)
+    given = engine if request.param == "engine" else proxy.url
+    driver = PostgresDriver(given, pool_size=1, call_timeout_s=SHORT_S)
+    await driver.open()
+    await send(driver, append("s", "a"))
+    yield driver
+    proxy.flowing.set()
+    await driver.close()
+    await engine.dispose()
+
+
+async def ended(call: Coroutine[Any, Any, Any]) -> object:
+    """What the call returned or raised. It ends by itself: nobody answers it, and nobody cancels it."""
+    task = asyncio.create_task(call)
+    done, _ = await asyncio.wait([task], timeout=HANG_S)
+    assert done
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    return result
+
+
+async def test_a_transaction_that_began_unheard_does_not_hold_the_next_units(
+    short: PostgresDriver, proxy: Proxy, database: Database
+) -> None:
+    proxy.flowing.clear()
+    call = asyncio.create_task(ended(send(short, pop("s", locked=True))))
+    await proxy.answered.wait()  # BEGIN was carried out
+    assert isinstance(await call, StorageUnavailableError)
+    proxy.flowing.set()
+
+    assert await until_landed(short, append("s", "b"))
+    async with database.opened() as other:
+        assert await texts(other, "s") == ["a", "b"]
+
+
+async def test_a_write_behind_a_read_that_was_cancelled_has_its_own_time(
+    short: PostgresDriver, proxy: Proxy
+) -> None:
+    """Also when the server does not answer the cancellation."""
+    proxy.flowing.clear()
+    read = asyncio.create_task(texts(short, "s"))
+    await proxy.answered.wait()
+    read.cancel()
+    await asyncio.wait([read], timeout=HANG_S)
+
+    assert isinstance(await ended(send(short, append("s", "b"))), CasSessionError)
+
+
+async def test_a_transaction_ends_in_its_time_though_nobody_answers(
+    short: PostgresDriver, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unanswered(*_: object, **__: object) -> Awaitable[None]:
+        proxy.flowing.clear()
+        return link_row(*_, **__)
+
+    link_row = units._pop
+    monkeypatch.setattr(units, "_pop", unanswered)
+
+    assert isinstance(await ended(send(short, pop("s", locked=True))), StorageUnavailableError)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -307,3 +310,111 @@ async def test_a_task_without_the_accelerator_waits_as_well(settling: Settle) ->
     with pytest.raises(CancelledUnitError) as caught:
         await task
     assert caught.value.error is None
+
+
+async def test_two_cancellations_in_one_turn_withdraw_once() -> None:
+    unit = begun()
+    asked: list[bool] = []
+
+    def withdraw() -> bool:
+        asked.append(True)
+        return len(asked) == 1
+
+    task = asyncio.create_task(settle(unit, withdraw=withdraw))
+    await turns(2)
+    task.cancel()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert not isinstance(caught.value, CancelledUnitError)
+    assert asked == [True]
+
+
+async def test_what_has_ended_is_not_withdrawn() -> None:
+    """In the turn in which it ended, before the caller heard of it."""
+    unit = begun()
+    task = asyncio.create_task(settle(unit, withdraw=lambda: pytest.fail("it has ended")))
+    await turns(2)
+    unit.set_result("landed")
+    task.cancel()
+
+    with pytest.raises(CancelledUnitError) as caught:
+        await task
+    assert caught.value.error is None
+
+
+async def test_an_error_tells_where_it_was_raised(settling: Settle) -> None:
+    async def unit() -> None:
+        await asyncio.create_task(part())
+
+    async def part() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        await settling(unit())
+    assert "part" in [entry.name for entry in caught.traceback]
+
+
+async def test_a_future_of_another_loop_is_an_error_as_it_is_by_itself(settling: Settle) -> None:
+    """As with an engine whose connections were made in another loop."""
+    other = asyncio.new_event_loop()
+    foreign = other.create_future()
+    other.close()
+    ended: list[bool] = []
+
+    async def unit() -> None:
+        try:
+            await foreign
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    task = asyncio.create_task(settling(unit()))
+    await turns(20)
+
+    assert task.done()
+    with pytest.raises(RuntimeError, match="different loop"):
+        await task
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_a_cancellation_keeps_its_message(settling: Settle, at: int) -> None:
+    """By which whoever cancelled knows it as theirs, as the scopes of anyio do."""
+    part = begun()
+
+    async def unit() -> None:
+        await asyncio.sleep(0)
+        await part
+
+    task = asyncio.create_task(settling(unit()))
+    await turns(at)
+    task.cancel("by the scope")
+    await turns(3)
+    part.set_result("")
+
+    with pytest.raises(CancelledUnitError, match="by the scope"):
+        await task
+
+
+async def test_an_error_leaves_nothing_to_the_garbage_collector() -> None:
+    """What a write carried is free as soon as its error is."""
+
+    class Payload:
+        pass
+
+    async def unit(payload: Payload) -> None:
+        await asyncio.sleep(0)
+        raise ValueError(payload)
+
+    payload = Payload()
+    left = weakref.ref(payload)
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            await settle_here(unit(payload))
+        del payload
+        assert left() is None
+    finally:
+        gc.enable()
