@@ -107,6 +107,22 @@ async def test_a_whole_history_is_read_in_order_and_not_sorted(filled: asyncpg.C
     assert {"Sort", "Incremental Sort"}.isdisjoint(node["Node Type"] for node in whole)
 
 
+async def test_one_plan_serves_short_and_long_sessions(driver: Driver, admin: asyncpg.Connection) -> None:
+    """After the five with which Postgres tries plans out: to plan a tail read costs more than to do it."""
+    await send(driver, append("short", "x"))
+    await send(driver, append("long", *["x"] * 20_000))
+    await admin.execute("ANALYZE")
+    for sql, *limit in ((reads.LOAD, 20), (reads.LAST_ITEM,)):
+        statement = await admin.prepare(sql)
+        for session_id in [*["short"] * 5, "long", "short"]:
+            await statement.fetch(session_id, *limit)
+        made = await admin.fetchrow(
+            "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement = $1", sql
+        )
+
+        assert tuple(made) == (5, 2)
+
+
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 async def test_a_read_touches_only_its_own_session(filled: asyncpg.Connection, mode: str) -> None:
     nodes = await plan(filled, reads.LOAD, "s7", None, mode=mode)
