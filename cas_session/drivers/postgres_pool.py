@@ -160,6 +160,7 @@ class OwnPool:
             connection = self._at_hand.pop()
             if not _is_dead(connection):
                 return _OwnLink(self, connection, self._call_timeout_s)
+            await self._return(connection)
         self._waiting += 1
         try:
             with connecting():

@@ -88,7 +88,7 @@ class Lane:
         if bounded:
             self._bound(unit, loop)
         if self._idle:  # so nobody waits, and the answer of the thread is the unit's own
-            return await settle(self._begin([unit], _run_one))
+            return await settle(self._begin([unit], _run_one, None))
         unit.answer = loop.create_future()
         self._queue.append(unit)
         return await settle(unit.answer, withdraw=partial(self._withdraw, unit))
@@ -116,24 +116,36 @@ class Lane:
     def _advance(self) -> None:
         while self._idle and self._queue:
             units = self._take()
-            self._begin(units, _run).add_done_callback(partial(_answer_all, units))
+            self._begin(units, _run, partial(_answer_all, units))
         if self._closed and not self._is_busy():
             self._quiet.set()
 
     def _begin(
-        self, units: list[Unit[Any]], run: Callable[[sqlite3.Connection, list[Unit[Any]], Turn | None], T]
+        self,
+        units: list[Unit[Any]],
+        run: Callable[[sqlite3.Connection, list[Unit[Any]], Turn | None], T],
+        answer: Callable[[asyncio.Future[T]], None] | None,
     ) -> asyncio.Future[T]:
         link = self._idle.pop()
         assert link.raw is not None
         for unit in units:
             unit.link = link
         hop = link.hop(partial(run, link.raw, units, self._turn))
+        if answer is not None:
+            hop.add_done_callback(answer)
         hop.add_done_callback(partial(self._end, link, units))
         return hop
 
     def _end(self, link: Link, units: list[Unit[Any]], _: asyncio.Future[Any]) -> None:
         for unit in units:
             self._ends.pop(unit, None)
+        if units[0].joins and (self._queue or len(units) > 1):
+            # Those who are answered now may have their next append ready, which joins the next group.
+            asyncio.get_running_loop().call_soon(self._free, link)
+        else:
+            self._free(link)
+
+    def _free(self, link: Link) -> None:
         self._idle.append(link)
         self._advance()
 

@@ -194,6 +194,8 @@ def test_no_process_outlives_the_command(fresh_sqlite: str, number: int, status:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Started in the background of a script the tests ignore it, and so would the command.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert running.stdout is not None
     while not (line := running.stdout.readline()).endswith("clearing\n"):

@@ -129,9 +129,10 @@ async def short(request: pytest.FixtureRequest, proxy: Proxy) -> AsyncIterator[P
     url = proxy.url.replace("postgresql://", "postgresql+asyncpg://").replace("?sslmode", "?ssl")
     engine = create_async_engine(url, pool_size=1, max_overflow=0)
     given = engine if request.param == "engine" else proxy.url
-    driver = PostgresDriver(given, pool_size=1, call_timeout_s=SHORT_S)
+    driver = PostgresDriver(given, pool_size=1)
     await driver.open()
     await send(driver, append("s", "a"))
+    driver._pool._call_timeout_s = SHORT_S  # type: ignore[attr-defined]  # not for the connecting before
     yield driver
     proxy.flowing.set()
     await driver.close()

@@ -64,6 +64,17 @@ async def together(driver: SqliteDriver, *units: Unit[Any]) -> list[Any]:
     return await running
 
 
+async def test_who_appends_again_at_once_shares_the_next_transaction(driver: SqliteDriver) -> None:
+    async def three_times(session_id: str) -> None:
+        for text in "abc":
+            await send(driver, append(session_id, text))
+
+    async with hops(driver) as made:
+        await asyncio.gather(*(three_times(f"s{at}") for at in range(8)))
+
+    assert [len(hop.args[1]) for hop in made] == [1, 8, 8, 7]
+
+
 async def test_an_append_to_a_session_is_one_hop_and_a_few_statements(driver: SqliteDriver) -> None:
     await send(driver, append(S, "a"))
 
