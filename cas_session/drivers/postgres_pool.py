@@ -265,7 +265,9 @@ class _EngineLink(Link):
             await asyncio.shield(self._give_back())
 
     async def _give_back(self) -> None:
-        if self._is_broken or self._is_given_up or self.connection.is_closed():
+        if self._is_broken or self._is_given_up:
+            self.connection.terminate()  # a close would wait for a server that may never answer
+        if self.connection.is_closed():
             await greenlet_spawn(self._raw.invalidate)
         await greenlet_spawn(self._raw.close)
 

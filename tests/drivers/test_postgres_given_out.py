@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from cas_session.drivers import postgres_units as units
 from cas_session.drivers.postgres import PostgresDriver, _check_server
-from cas_session.drivers.postgres_pool import Link
+from cas_session.drivers.postgres_pool import Link, OwnPool
 from cas_session.errors import CasSessionError, StorageUnavailableError
 from tests.conformance.database import HANG_S, Database
 from tests.conformance.writes import append, pop, send, texts, until_landed
@@ -133,6 +133,8 @@ async def short(request: pytest.FixtureRequest, proxy: Proxy) -> AsyncIterator[P
     await driver.open()
     await send(driver, append("s", "a"))
     driver._pool._call_timeout_s = SHORT_S  # type: ignore[attr-defined]  # not for the connecting before
+    if isinstance(driver._pool, OwnPool):
+        await driver._pool._return_all()  # asyncpg keeps the time with which a connection was taken
     yield driver
     proxy.flowing.set()
     await driver.close()
