@@ -146,6 +146,7 @@ class OwnPool:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._pool is None:
             return
         try:
